@@ -14,7 +14,7 @@ use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, 
 use soft_semantics::devices::{self, NamePattern, switch};
 use soft_semantics::faults::{Statement, parse};
 use soft_semantics::gid_order::{self, GidOrder};
-use soft_semantics::weather::Weather;
+use soft_semantics::impairment::ImpairmentRates;
 use soft_sys::{Errno, dir, notice, process};
 use std::ffi::{OsStr, OsString};
 use std::path::{self, Path, PathBuf};
@@ -239,16 +239,16 @@ pub(crate) fn steers() -> bool {
 }
 
 /// Impairments of packets to other hosts.
-const WEATHER: Setting<Weather> = Setting {
+const WEATHER: Setting<ImpairmentRates> = Setting {
     name: "FERROVERBS_SOFT_WEATHER",
     allowed: "words such as 'loss=1% duplicate=1% reorder=1% mark=1% seed=7'",
     otherwise: "without losses",
     harmless: false,
-    parse: Weather::parse,
+    parse: ImpairmentRates::parse,
 };
 
 /// Impairments of packets to other hosts, by `FERROVERBS_SOFT_WEATHER`; None if unset.
-pub(crate) fn weather() -> Option<Weather> {
+pub(crate) fn weather() -> Option<ImpairmentRates> {
     WEATHER.get()
 }
 

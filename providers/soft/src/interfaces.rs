@@ -11,7 +11,7 @@ use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::port::Interfaces;
 use crate::net::{Gids, gids_and_cable};
 use abi::{IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
-use soft_semantics::faults::Order;
+use soft_semantics::faults::ImmediateFault;
 use soft_sys::Errno;
 use soft_sys::addresses::AddressNews;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -51,7 +51,7 @@ impl Adapter {
         }
         *reported = Some(now);
         drop(reported);
-        self.port.order(Order::PortEvent(IBV_EVENT_GID_CHANGE), &self.fabric);
+        self.port.order(ImmediateFault::PortEvent(IBV_EVENT_GID_CHANGE), &self.fabric);
     }
 
     /// Reads the addresses after a user has reported a change.
@@ -68,9 +68,9 @@ impl Adapter {
         let before = cabled.swap(now, Ordering::Relaxed);
         if before && !now {
             cut.store(true, Ordering::Relaxed);
-            self.port.order(Order::PortEvent(IBV_EVENT_PORT_ERR), &self.fabric);
+            self.port.order(ImmediateFault::PortEvent(IBV_EVENT_PORT_ERR), &self.fabric);
         } else if now && cut.swap(false, Ordering::Relaxed) {
-            self.port.order(Order::PortEvent(IBV_EVENT_PORT_ACTIVE), &self.fabric);
+            self.port.order(ImmediateFault::PortEvent(IBV_EVENT_PORT_ACTIVE), &self.fabric);
         }
     }
 }

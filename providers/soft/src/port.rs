@@ -6,7 +6,7 @@ use crate::engine::faults::plan::FaultPlan;
 use crate::engine::objects::adapter::Adapter;
 use crate::engine::objects::served_by::ServedBy;
 use abi::*;
-use soft_semantics::faults::{Order, Rule, Statement};
+use soft_semantics::faults::{ImmediateFault, Rule, Statement};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,7 @@ impl Adapter {
     pub(crate) fn obey(&self, statements: &[Statement]) {
         for statement in statements {
             match *statement {
-                Statement::Order(order) => self.port.order(order, &self.fabric),
+                Statement::ImmediateFault(order) => self.port.order(order, &self.fabric),
                 Statement::Rule(rule) => self.add_rule(rule),
                 Statement::Clear => self.forget_rules(),
                 Statement::Overrun(overrun) => {
@@ -84,13 +84,13 @@ impl Adapter {
         Some(left)
     }
 
-    fn carry_out(&self, order: Order) {
+    fn carry_out(&self, order: ImmediateFault) {
         match order {
-            Order::PortDown(span) => {
+            ImmediateFault::PortDown(span) => {
                 self.show_port(true, span.and_then(|span| Instant::now().checked_add(span)));
             }
-            Order::PortUp => self.show_port(false, None),
-            Order::PortEvent(event) => {
+            ImmediateFault::PortUp => self.show_port(false, None),
+            ImmediateFault::PortEvent(event) => {
                 if event == IBV_EVENT_GID_CHANGE {
                     self.read_interfaces();
                     self.publish_addresses();
@@ -101,7 +101,7 @@ impl Adapter {
                 }
                 self.port_event(event);
             }
-            Order::DeviceFatal => {
+            ImmediateFault::DeviceFatal => {
                 self.port_event(IBV_EVENT_DEVICE_FATAL);
                 for qp in self.registry.all_qps() {
                     qp.enter_error();

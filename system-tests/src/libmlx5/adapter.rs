@@ -16,8 +16,8 @@ use emulated_mlx5::sq::{EntryCopy, SendQueue};
 use emulated_mlx5::srq::SharedReceiveQueue;
 use emulated_mlx5::verbs::{self, Execution, Names, QueueMemory, Ticket};
 use soft_semantics::completion::Cqe;
-use soft_semantics::request::{Request, What, completion_opcode};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{Request, RequestOperation, completion_opcode};
+use soft_semantics::state::QpType;
 use soft_semantics::windows::Bind;
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -42,7 +42,7 @@ struct Srq {
 #[derive(Debug)]
 struct Qp {
     created: CreateQp,
-    kind: Kind,
+    kind: QpType,
     has_srq: bool,
     send: SendQueue,
     receive: ReceiveQueue,
@@ -257,7 +257,7 @@ impl Adapter {
         let created =
             CreateQp::parse(vendor).map_err(|refusal| format!("CREATE_QP: {refusal:?}"))?;
         let qp_type = core.get(offset_of!(Core, qp_type)).copied().unwrap_or(0);
-        let kind = Kind::from_raw(u32::from(qp_type)).ok_or("a QP type")?;
+        let kind = QpType::from_raw(u32::from(qp_type)).ok_or("a QP type")?;
         let has_srq = core.get(offset_of!(Core, is_srq)).copied().unwrap_or(0) != 0;
         let send = SendQueue::new(created.send, kind, self.number).ok_or("a send queue")?;
         let receive = ReceiveQueue::new(created.receive).ok_or("a receive queue")?;
@@ -306,9 +306,9 @@ impl Adapter {
             return Ok("none".to_owned());
         }
         let status = status(post.wr_id);
-        let byte_len = match request.what {
-            What::Read(_) => post.list.iter().map(|sge| sge.length).sum(),
-            What::FetchAdd { .. } | What::CompareSwap { .. } => 8,
+        let byte_len = match request.operation {
+            RequestOperation::Read(_) => post.list.iter().map(|sge| sge.length).sum(),
+            RequestOperation::FetchAdd { .. } | RequestOperation::CompareSwap { .. } => 8,
             _ => 0,
         };
         let opcode = completion_opcode(request.opcode);
@@ -345,8 +345,8 @@ impl Adapter {
         };
         same_list(&list, &segments)?;
         let (opcode, wc_flags) = match (wr_id % 4, qp.kind) {
-            (0, Kind::Ud) => (IBV_WC_RECV, IBV_WC_GRH),
-            (_, Kind::Ud) => (IBV_WC_RECV, IBV_WC_GRH | IBV_WC_WITH_IMM),
+            (0, QpType::Ud) => (IBV_WC_RECV, IBV_WC_GRH),
+            (_, QpType::Ud) => (IBV_WC_RECV, IBV_WC_GRH | IBV_WC_WITH_IMM),
             (0, _) => (IBV_WC_RECV, 0),
             (1, _) => (IBV_WC_RECV, IBV_WC_WITH_IMM),
             (2, _) => (IBV_WC_RECV, IBV_WC_WITH_INV),
@@ -446,21 +446,23 @@ impl Post {
     fn compare(&self, found: &Request) -> Result<(), String> {
         let at = soft_semantics::request::RemoteAddress { addr: self.remote, rkey: self.rkey };
         let what = match self.opcode {
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(at),
-            IBV_WR_RDMA_READ => What::Read(at),
-            IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote: at, add: self.compare },
-            IBV_WR_ATOMIC_CMP_AND_SWP => {
-                What::CompareSwap { remote: at, compare: self.compare, swap: self.swap }
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => RequestOperation::Write(at),
+            IBV_WR_RDMA_READ => RequestOperation::Read(at),
+            IBV_WR_ATOMIC_FETCH_AND_ADD => {
+                RequestOperation::FetchAdd { remote: at, add: self.compare }
             }
-            IBV_WR_LOCAL_INV => What::Invalidate { rkey: self.imm },
-            IBV_WR_BIND_MW => What::Bind(Bind {
+            IBV_WR_ATOMIC_CMP_AND_SWP => {
+                RequestOperation::CompareSwap { remote: at, compare: self.compare, swap: self.swap }
+            }
+            IBV_WR_LOCAL_INV => RequestOperation::Invalidate { rkey: self.imm },
+            IBV_WR_BIND_MW => RequestOperation::Bind(Bind {
                 rkey: self.rkey,
                 region: LKEY,
                 addr: self.remote,
                 len: self.swap,
                 access: self.compare as u32,
             }),
-            _ => What::Send,
+            _ => RequestOperation::Send,
         };
         let imm = match self.opcode {
             IBV_WR_SEND_WITH_IMM
@@ -475,7 +477,7 @@ impl Post {
             flags &= !IBV_SEND_INLINE;
         }
         let expected = (self.opcode, flags, imm, what);
-        if expected != (found.opcode, found.flags, found.imm, found.what) {
+        if expected != (found.opcode, found.flags, found.imm, found.operation) {
             return Err(format!("{expected:x?} became {found:x?}"));
         }
         let is_send = matches!(self.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);

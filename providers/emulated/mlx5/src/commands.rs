@@ -266,7 +266,7 @@ impl CreateQp {
         rq::ReceiveQueue::new(receive).ok_or(Refusal::Invalid)?;
         let blocks = fields.host32::<16>();
         let send = sq::Geometry { offset: receive.len(), blocks };
-        let kind = soft_semantics::state::Kind::Rc;
+        let kind = soft_semantics::state::QpType::Rc;
         sq::SendQueue::new(send, kind, 0).ok_or(Refusal::Invalid)?;
         let len = receive.len() + send.len();
         // A QP without queues (an XRC target, or an SRQ and no sends) has no buffer.

@@ -11,7 +11,7 @@ use crate::verbs::{Execution, QueueMemory};
 use crate::wqe::{self, MAX_BYTES, Request};
 use crate::{QueueBytes, cqe, device, sq, verbs};
 use soft_semantics::completion::Cqe;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 
 /// A buffer of a queue that repeats the input, and refuses bytes beyond the queue.
 struct Repeated<'a> {
@@ -55,7 +55,7 @@ pub fn adapter(bytes: &[u8]) {
     let [selector, sizes, ..] = input.take::<4>();
     let record = Record(input.take());
     commands(&mut input);
-    let kinds = [Kind::Rc, Kind::Uc, Kind::Ud, Kind::XrcSend, Kind::Raw, Kind::XrcRecv];
+    let kinds = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::Raw, QpType::XrcRecv];
     let kind = kinds[usize::from(selector) % kinds.len()];
     let blocks = 1u32 << (sizes & 7);
     sends(kind, blocks, record, input.0);
@@ -83,7 +83,7 @@ fn commands(input: &mut Input<'_>) {
     let _wq = CreateWq::parse(request);
 }
 
-fn sends(kind: Kind, blocks: u32, record: Record, input: &[u8]) {
+fn sends(kind: QpType, blocks: u32, record: Record, input: &[u8]) {
     let geometry = sq::Geometry { offset: 256, blocks };
     let buffer = Repeated { input, len: 256 + geometry.len() };
     let Some(mut queue) = SendQueue::new(geometry, kind, own_qpn(input)) else { return };
@@ -114,7 +114,7 @@ fn own_qpn(input: &[u8]) -> u32 {
     crate::segment::Control::parse(&unit).qpn
 }
 
-fn comes_back(kind: Kind, request: &Request<'_>) {
+fn comes_back(kind: QpType, request: &Request<'_>) {
     let mut into = [0; MAX_BYTES];
     let Some(entry) = wqe::encode(request, &mut into) else {
         panic!("a decoded request that does not fit an entry");
@@ -197,7 +197,7 @@ mod tests {
                 .collect();
             bytes[3] = code;
             bytes[7] = units as u8;
-            for kind in [Kind::Rc, Kind::Uc, Kind::Ud, Kind::XrcSend] {
+            for kind in [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend] {
                 if let Ok(request) = wqe::decode(kind, &bytes) {
                     comes_back(kind, &request);
                 }

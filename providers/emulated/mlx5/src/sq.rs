@@ -5,7 +5,7 @@ use crate::QueueBytes;
 use crate::segment::{Control, UNIT, Unit};
 use crate::syndrome::Malformed;
 use crate::wqe::{self, MAX_BYTES, Request};
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 64;
@@ -78,7 +78,7 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug)]
 pub struct SendQueue {
     geometry: Geometry,
-    kind: Kind,
+    kind: QpType,
     qpn: u32,
     /// Index of the first block that was not taken yet; runs freely.
     next: u16,
@@ -88,7 +88,7 @@ impl SendQueue {
     /// A queue from which nothing was taken. None if the number of blocks is neither zero nor a
     /// power of two up to [`MAX_BLOCKS`].
     #[must_use]
-    pub const fn new(geometry: Geometry, kind: Kind, qpn: u32) -> Option<Self> {
+    pub const fn new(geometry: Geometry, kind: QpType, qpn: u32) -> Option<Self> {
         let Geometry { blocks, .. } = geometry;
         if blocks != 0 && (!blocks.is_power_of_two() || blocks > MAX_BLOCKS) {
             return None;
@@ -196,7 +196,7 @@ mod tests {
     /// A ring of `blocks` blocks behind 128 bytes of another queue, with one entry at `index`.
     fn ring(blocks: u32, index: u16, entry: &[u8]) -> (SendQueue, Vec<u8>) {
         let geometry = Geometry { offset: 128, blocks };
-        let mut queue = SendQueue::new(geometry, Kind::Rc, 0x77).expect("a power of two");
+        let mut queue = SendQueue::new(geometry, QpType::Rc, 0x77).expect("a power of two");
         queue.next = index;
         let mut bytes = vec![0xee; 128 + geometry.len()];
         for (n, byte) in entry.iter().enumerate() {
@@ -297,10 +297,10 @@ mod tests {
     #[test]
     fn sizes_that_are_no_power_of_two_or_too_large_make_no_queue() {
         for blocks in [3, 5, MAX_BLOCKS + 1, MAX_BLOCKS * 2] {
-            assert!(SendQueue::new(Geometry { offset: 0, blocks }, Kind::Rc, 1).is_none());
+            assert!(SendQueue::new(Geometry { offset: 0, blocks }, QpType::Rc, 1).is_none());
         }
         let none = Geometry { offset: 0, blocks: 0 };
-        let mut queue = SendQueue::new(none, Kind::XrcRecv, 1).expect("no send queue");
+        let mut queue = SendQueue::new(none, QpType::XrcRecv, 1).expect("no send queue");
         let mut copy = EntryCopy::default();
         let refused = queue.take(1, &Vec::new(), &mut copy).expect("an entry");
         assert_eq!(refused.expect_err("no queue").reason, Malformed::Doorbell);

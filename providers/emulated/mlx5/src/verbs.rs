@@ -12,8 +12,8 @@ use abi::*;
 use arrayvec::ArrayVec;
 use soft_semantics::completion::Cqe;
 use soft_semantics::receive::MAX_SGE;
-use soft_semantics::request::{Destination, RemoteAddress, Request, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation};
+use soft_semantics::state::QpType;
 use soft_semantics::windows::{Bind, USER_BITS};
 
 /// The `wr_id` of a verbs request that was made from an entry.
@@ -106,41 +106,43 @@ pub enum Execution {
 ///
 /// # Errors
 /// The reason of the error completion; [`refusal`] has the request to post instead.
-pub fn request(entry: &wqe::Request<'_>, kind: Kind) -> Result<Execution, Malformed> {
+pub fn request(entry: &wqe::Request<'_>, kind: QpType) -> Result<Execution, Malformed> {
     let control = &entry.control;
     let code = control.opcode;
     let immediate = control.immediate;
     let none = RemoteAddress::default();
-    let (opcode, imm, what) = match entry.operation {
-        Operation::Nop if kind == Kind::Ud => return Ok(Execution::Complete),
-        Operation::Nop => (IBV_WR_RDMA_WRITE, 0, What::Write(none)),
+    let (opcode, imm, operation) = match entry.operation {
+        Operation::Nop if kind == QpType::Ud => return Ok(Execution::Complete),
+        Operation::Nop => (IBV_WR_RDMA_WRITE, 0, RequestOperation::Write(none)),
         Operation::Send => match code {
             opcode::SEND_INVALIDATE => {
-                (IBV_WR_SEND_WITH_INV, u32::from_be_bytes(immediate), What::Send)
+                (IBV_WR_SEND_WITH_INV, u32::from_be_bytes(immediate), RequestOperation::Send)
             }
             opcode::SEND_IMMEDIATE => {
-                (IBV_WR_SEND_WITH_IMM, u32::from_ne_bytes(immediate), What::Send)
+                (IBV_WR_SEND_WITH_IMM, u32::from_ne_bytes(immediate), RequestOperation::Send)
             }
-            _ => (IBV_WR_SEND, 0, What::Send),
+            _ => (IBV_WR_SEND, 0, RequestOperation::Send),
         },
-        Operation::Write(remote) if code == opcode::WRITE_IMMEDIATE => {
-            (IBV_WR_RDMA_WRITE_WITH_IMM, u32::from_ne_bytes(immediate), What::Write(remote))
-        }
-        Operation::Write(remote) => (IBV_WR_RDMA_WRITE, 0, What::Write(remote)),
-        Operation::Read(remote) => (IBV_WR_RDMA_READ, 0, What::Read(remote)),
+        Operation::Write(remote) if code == opcode::WRITE_IMMEDIATE => (
+            IBV_WR_RDMA_WRITE_WITH_IMM,
+            u32::from_ne_bytes(immediate),
+            RequestOperation::Write(remote),
+        ),
+        Operation::Write(remote) => (IBV_WR_RDMA_WRITE, 0, RequestOperation::Write(remote)),
+        Operation::Read(remote) => (IBV_WR_RDMA_READ, 0, RequestOperation::Read(remote)),
         Operation::CompareSwap { remote, swap, compare } => {
-            (IBV_WR_ATOMIC_CMP_AND_SWP, 0, What::CompareSwap { remote, compare, swap })
+            (IBV_WR_ATOMIC_CMP_AND_SWP, 0, RequestOperation::CompareSwap { remote, compare, swap })
         }
         Operation::FetchAdd { remote, add } => {
-            (IBV_WR_ATOMIC_FETCH_AND_ADD, 0, What::FetchAdd { remote, add })
+            (IBV_WR_ATOMIC_FETCH_AND_ADD, 0, RequestOperation::FetchAdd { remote, add })
         }
         Operation::MaskedCompareSwap { .. } | Operation::MaskedFetchAdd { .. } => {
             return Err(Malformed::Masked);
         }
         Operation::Window(change) => {
-            let (opcode, what) = window(change, u32::from_be_bytes(immediate))?;
+            let (opcode, operation) = window(change, u32::from_be_bytes(immediate))?;
             let imm = if opcode == IBV_WR_LOCAL_INV { u32::from_be_bytes(immediate) } else { 0 };
-            (opcode, imm, what)
+            (opcode, imm, operation)
         }
     };
     let mut flags = 0;
@@ -163,20 +165,20 @@ pub fn request(entry: &wqe::Request<'_>, kind: Kind) -> Result<Execution, Malfor
     });
     let ticket = Ticket::Send { index: control.index, opcode: code, refused: None };
     let srqn = entry.srqn.unwrap_or(0);
-    Ok(Execution::Post(Request { wr_id: ticket.wr_id(), opcode, flags, imm, srqn, what, to }))
+    Ok(Execution::Post(Request { wr_id: ticket.wr_id(), opcode, flags, imm, srqn, operation, to }))
 }
 
 /// The verbs operation of a change of the window that has `key`.
-fn window(change: WindowChange, key: u32) -> Result<(u32, What), Malformed> {
+fn window(change: WindowChange, key: u32) -> Result<(u32, RequestOperation), Malformed> {
     let new_key = |variant: u8| key & u32::MAX << USER_BITS | u32::from(variant);
     Ok(match change {
         WindowChange::Free { is_type_2: true, .. } => {
-            (IBV_WR_LOCAL_INV, What::Invalidate { rkey: key })
+            (IBV_WR_LOCAL_INV, RequestOperation::Invalidate { rkey: key })
         }
         WindowChange::Free { variant, is_type_2: false } => {
             let rkey = new_key(variant);
             let bind = Bind { rkey, region: 0, addr: 0, len: 0, access: 0 };
-            (IBV_WR_BIND_MW, What::Bind(bind))
+            (IBV_WR_BIND_MW, RequestOperation::Bind(bind))
         }
         WindowChange::Bind { variant, access, start, len, region, addr, .. } => {
             let based = match start {
@@ -185,7 +187,10 @@ fn window(change: WindowChange, key: u32) -> Result<(u32, What), Malformed> {
                 _ => return Err(Malformed::Umr),
             };
             let rkey = new_key(variant);
-            (IBV_WR_BIND_MW, What::Bind(Bind { rkey, region, addr, len, access: access | based }))
+            (
+                IBV_WR_BIND_MW,
+                RequestOperation::Bind(Bind { rkey, region, addr, len, access: access | based }),
+            )
         }
     })
 }

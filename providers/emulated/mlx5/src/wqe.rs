@@ -5,7 +5,7 @@
 use crate::segment::{AddressVector, Control, Data, UMR_UNITS, UNIT, Unit, WindowChange, opcode};
 use crate::syndrome::Malformed;
 use soft_semantics::request::RemoteAddress;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 
 /// The largest number of 16-byte units of an entry, because a control segment counts in six bits.
 pub const MAX_UNITS: usize = 63;
@@ -193,16 +193,16 @@ impl Cursor<'_> {
 ///
 /// # Errors
 /// The reason of the error completion. The caller has checked index, QP number and size.
-pub fn decode(kind: Kind, entry: &[u8]) -> Result<Request<'_>, Malformed> {
+pub fn decode(kind: QpType, entry: &[u8]) -> Result<Request<'_>, Malformed> {
     let mut cursor = Cursor { entry, at: 0 };
     let control = Control::parse(&cursor.unit()?);
     let is_local = matches!(control.opcode, opcode::UMR | opcode::NOP);
     let srqn = match kind {
-        Kind::XrcSend if !is_local => Some(cursor.unit()?.be32::<0>() & 0xff_ffff),
+        QpType::XrcSend if !is_local => Some(cursor.unit()?.be32::<0>() & 0xff_ffff),
         _ => None,
     };
     let destination = match kind {
-        Kind::Ud if !is_local => Some(address_vector(&mut cursor)?),
+        QpType::Ud if !is_local => Some(address_vector(&mut cursor)?),
         _ => None,
     };
     let operation = operation(kind, control.opcode, &mut cursor)?;
@@ -229,15 +229,15 @@ fn address_vector(cursor: &mut Cursor<'_>) -> Result<AddressVector, Malformed> {
     Ok(vector.extended(&second, &third))
 }
 
-fn operation(kind: Kind, code: u8, cursor: &mut Cursor<'_>) -> Result<Operation, Malformed> {
-    let is_connected = matches!(kind, Kind::Rc | Kind::Uc | Kind::XrcSend);
-    let is_reliable = matches!(kind, Kind::Rc | Kind::XrcSend);
+fn operation(kind: QpType, code: u8, cursor: &mut Cursor<'_>) -> Result<Operation, Malformed> {
+    let is_connected = matches!(kind, QpType::Rc | QpType::Uc | QpType::XrcSend);
+    let is_reliable = matches!(kind, QpType::Rc | QpType::XrcSend);
     Ok(match code {
         opcode::NOP => Operation::Nop,
-        opcode::SEND | opcode::SEND_IMMEDIATE if is_connected || kind == Kind::Ud => {
+        opcode::SEND | opcode::SEND_IMMEDIATE if is_connected || kind == QpType::Ud => {
             Operation::Send
         }
-        opcode::SEND_INVALIDATE if matches!(kind, Kind::Rc | Kind::Uc) => Operation::Send,
+        opcode::SEND_INVALIDATE if matches!(kind, QpType::Rc | QpType::Uc) => Operation::Send,
         opcode::WRITE | opcode::WRITE_IMMEDIATE if is_connected => {
             Operation::Write(cursor.remote()?)
         }
@@ -266,7 +266,7 @@ fn operation(kind: Kind, code: u8, cursor: &mut Cursor<'_>) -> Result<Operation,
             let (add, boundaries) = (values.be64::<0>(), values.be64::<8>());
             Operation::MaskedFetchAdd { remote, add, boundaries }
         }
-        opcode::UMR if matches!(kind, Kind::Rc | Kind::Uc) => {
+        opcode::UMR if matches!(kind, QpType::Rc | QpType::Uc) => {
             let (control, context) = (cursor.units::<3>()?, cursor.units::<4>()?);
             let list = cursor.unit().ok();
             let change = WindowChange::parse(&control, &context, list.as_ref());

@@ -10,7 +10,7 @@
 //!
 //! Callers pass `careful` down, because reading a thread-local variable in a plugin takes longer
 //! than receiving a message. For messages of many packets the kernel is asked once per datagram
-//! ([`Seen`]). Asking for each packet took a seventh of the time of a READ response.
+//! ([`MappedRange`]). Asking for each packet took a seventh of the time of a READ response.
 
 use crate::guard::{self, UnmappedSide};
 use crate::pages::is_mapped;
@@ -30,12 +30,12 @@ pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
 /// A range that was mapped at the last query. The owner must reset it whenever it releases the lock
 /// of the query: the application may then unmap deregistered memory and map other memory there.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct MappedRange {
     from: u64,
     to: u64,
 }
 
-impl Seen {
+impl MappedRange {
     /// Bytes to query ahead: one datagram, which is sent or received within ten microseconds.
     const AHEAD: usize = 64 << 10;
     /// The smallest length of a packet that belongs to a message of many packets.
@@ -74,13 +74,13 @@ mod tests {
             assert_eq!(unsafe { libc::munmap((at + page * 4096) as *mut _, 4096) }, 0);
         };
         unmap(30);
-        let mut seen = Seen::default();
+        let mut seen = MappedRange::default();
         assert!(seen.is_mapped(at, 4096));
         assert!(!seen.is_mapped(at + 30 * 4096, 4096), "it was not asked about");
         unmap(5);
         assert!(seen.is_mapped(at + 5 * 4096, 4096), "as was said of it before");
-        assert!(!Seen::default().is_mapped(at + 5 * 4096, 4096), "nobody has asked before");
-        let mut seen = Seen::default();
+        assert!(!MappedRange::default().is_mapped(at + 5 * 4096, 4096), "nobody has asked before");
+        let mut seen = MappedRange::default();
         let before_the_hole = at + 29 * 4096;
         assert!(
             seen.is_mapped(before_the_hole, 4096),

@@ -1,8 +1,9 @@
 //! Completion queues: a ring of completions, and its arming (ibv_poll_cq(3), ibv_req_notify_cq(3)).
 //!
 //! Send and receive queues push completions; the application polls them. Map of this file: [`Cqe`]
-//! and its rare parts, [`Reads`], [`Armed`], [`Pushed`] and [`Moderation`], then [`CompletionRing`]
-//! with push, overrun, moderation, polling, arming and resizing. The owner locks the ring.
+//! and its rare parts, [`Reads`], [`Armed`], [`PushOutcome`] and [`Moderation`], then
+//! [`CompletionRing`] with push, overrun, moderation, polling, arming and resizing. The owner locks
+//! the ring.
 
 use crate::storage::filled;
 use crate::{Clock, Time};
@@ -73,7 +74,7 @@ pub const fn vendor_err(status: u32) -> u8 {
 /// Fields that few completions have. A queue only stores them if it was created to read them
 /// (`Reads::any`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rare {
+pub struct RareFields {
     /// Tag matching: the tag of ibv_wc_read_tm_info(3).
     pub tag: u64,
     /// Tag matching: the private data of ibv_wc_read_tm_info(3).
@@ -84,11 +85,11 @@ pub struct Rare {
     pub cvlan: u16,
 }
 
-/// A [`Rare`] with the timestamps of the queue.
+/// A [`RareFields`] with the timestamps of the queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamped {
     /// The fields that the sender of the completion passed.
-    pub rare: Rare,
+    pub rare: RareFields,
     /// Device clock in nanoseconds, if [`Reads`] requests it.
     pub device_ns: u64,
     /// Nanoseconds since the epoch, if [`Reads`] requests them.
@@ -98,7 +99,7 @@ pub struct Stamped {
 /// Fields that a queue's readers request in addition to [`Cqe`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
-    /// The fields of [`Rare`].
+    /// The fields of [`RareFields`].
     pub rare: bool,
     /// The time of arrival by the device clock.
     pub device_clock: bool,
@@ -125,7 +126,7 @@ pub enum Armed {
 
 /// The result of adding a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pushed {
+pub enum PushOutcome {
     /// The completion is queued, and the queue is not armed.
     Quiet,
     /// The queue was armed and no longer is: the caller sends an event.
@@ -254,17 +255,17 @@ impl CompletionRing {
     pub fn push(
         &mut self,
         cqe: &Cqe,
-        rare: Option<&Rare>,
+        rare: Option<&RareFields>,
         solicited: bool,
         clock: &impl Clock,
-    ) -> Pushed {
+    ) -> PushOutcome {
         if self.pushed - self.popped >= self.plain_limit {
             return self.push_checked(cqe, rare, solicited, clock);
         }
         let at = self.at(self.pushed);
         self.entries[at] = *cqe;
         self.pushed += 1;
-        Pushed::Quiet
+        PushOutcome::Quiet
     }
 
     /// As `push`, for a ring that is full, armed, or takes timestamps.
@@ -272,12 +273,12 @@ impl CompletionRing {
     fn push_checked(
         &mut self,
         cqe: &Cqe,
-        rare: Option<&Rare>,
+        rare: Option<&RareFields>,
         solicited: bool,
         clock: &impl Clock,
-    ) -> Pushed {
+    ) -> PushOutcome {
         if self.len() >= self.limit && !self.make_room() {
-            return Pushed::Overrun;
+            return PushOutcome::Overrun;
         }
         let at = self.at(self.pushed);
         self.entries[at] = *cqe;
@@ -286,12 +287,12 @@ impl CompletionRing {
         }
         self.pushed += 1;
         let wanted = match self.armed {
-            Armed::No => return Pushed::Quiet,
+            Armed::No => return PushOutcome::Quiet,
             Armed::Any => true,
             Armed::Solicited => solicited || cqe.status != 0,
         };
         if !wanted {
-            return Pushed::Quiet;
+            return PushOutcome::Quiet;
         }
         if self.moderation.is_on() {
             return self.moderate(clock);
@@ -299,7 +300,7 @@ impl CompletionRing {
         self.armed = Armed::No;
         self.update_plain_limit();
         self.told = Some(self.pushed - 1);
-        Pushed::Event
+        PushOutcome::Event
     }
 
     /// Plans an overrun at completion `nth` from now on (the next is 1); `None`: cancels the plan.
@@ -338,18 +339,18 @@ impl CompletionRing {
     }
 
     #[cold]
-    fn moderate(&mut self, clock: &impl Clock) -> Pushed {
+    fn moderate(&mut self, clock: &impl Clock) -> PushOutcome {
         self.held += 1;
         if self.held >= self.moderation.count {
             self.disarm();
-            return Pushed::Event;
+            return PushOutcome::Event;
         }
         if self.due.is_some() {
-            return Pushed::Quiet;
+            return PushOutcome::Quiet;
         }
         let period = Duration::from_micros(u64::from(self.moderation.period_us));
         self.due = Some(clock.now().after(period));
-        Pushed::Later
+        PushOutcome::Later
     }
 
     /// Disarms the queue.
@@ -382,7 +383,7 @@ impl CompletionRing {
     }
 
     #[cold]
-    fn stamp(&mut self, at: usize, rare: Option<&Rare>, clock: &impl Clock) {
+    fn stamp(&mut self, at: usize, rare: Option<&RareFields>, clock: &impl Clock) {
         self.stamped[at] = Stamped {
             rare: rare.copied().unwrap_or_default(),
             device_ns: if self.reads.device_clock { clock.device_ns() } else { 0 },
@@ -568,10 +569,10 @@ mod tests {
     #[test]
     fn an_armed_queue_gives_one_event() {
         let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
-        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), PushOutcome::Quiet);
         assert!(ring.arm(Armed::Any));
-        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Event);
-        assert_eq!(ring.push(&cqe(2), None, true, &AT_START), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), PushOutcome::Event);
+        assert_eq!(ring.push(&cqe(2), None, true, &AT_START), PushOutcome::Quiet);
     }
 
     #[test]
@@ -591,7 +592,7 @@ mod tests {
         ring.arm(Armed::Any);
         assert!(!ring.remind(), "of the same one, twice");
         ring.disarm();
-        assert_eq!(ring.push(&cqe(1), None, true, &AT_START), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(1), None, true, &AT_START), PushOutcome::Quiet);
         ring.arm(Armed::Any);
         assert!(ring.remind(), "there is another one");
         ring.pop();
@@ -605,7 +606,7 @@ mod tests {
         let id = |taken: Option<(Cqe, Stamped)>| taken.map(|(cqe, _)| cqe.wr_id);
         ring.push(&cqe(0), None, false, &AT_START);
         ring.arm(Armed::Any);
-        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Event);
+        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), PushOutcome::Event);
         ring.push(&cqe(2), None, false, &AT_START);
         assert_eq!(id(ring.pop_without_event()), Some(0));
         assert_eq!(id(ring.pop_without_event()), None);
@@ -629,15 +630,18 @@ mod tests {
     fn a_solicited_only_queue_waits_for_solicited_or_failed() {
         let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
-        assert_eq!(ring.push(&cqe(1), None, true, &AT_START), Pushed::Event);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Quiet);
+        assert_eq!(ring.push(&cqe(1), None, true, &AT_START), PushOutcome::Event);
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&Cqe { status: 5, ..cqe(2) }, None, false, &AT_START), Pushed::Event);
+        assert_eq!(
+            ring.push(&Cqe { status: 5, ..cqe(2) }, None, false, &AT_START),
+            PushOutcome::Event
+        );
         ring.arm(Armed::Any);
         ring.arm(Armed::Solicited);
         assert_eq!(
             ring.push(&cqe(3), None, false, &AT_START),
-            Pushed::Event,
+            PushOutcome::Event,
             "Any is not weakened"
         );
     }
@@ -647,37 +651,37 @@ mod tests {
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(4));
         for n in 0..3 {
-            assert_eq!(ring.push(&cqe(n), None, false, &AT_START), Pushed::Quiet);
+            assert_eq!(ring.push(&cqe(n), None, false, &AT_START), PushOutcome::Quiet);
             assert_eq!(ring.pop().map(|c| c.wr_id), Some(n));
         }
-        assert_eq!(ring.push(&cqe(3), None, false, &AT_START), Pushed::Overrun);
+        assert_eq!(ring.push(&cqe(3), None, false, &AT_START), PushOutcome::Overrun);
         assert_eq!(
             ring.push(&cqe(4), None, false, &AT_START),
-            Pushed::Overrun,
+            PushOutcome::Overrun,
             "it takes nothing any more"
         );
         ring.plan_overrun(None);
         assert_eq!(
             ring.push(&cqe(5), None, false, &AT_START),
-            Pushed::Overrun,
+            PushOutcome::Overrun,
             "whatever is planned then"
         );
         // A ring that fills up earlier overruns as usual.
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(4));
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Quiet);
         assert_eq!(ring.resize(1), Some(true), "a plan outlives it");
-        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Overrun);
+        assert_eq!(ring.push(&cqe(1), None, false, &AT_START), PushOutcome::Overrun);
         // After a cancelled plan the ring does not overrun.
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.plan_overrun(Some(1));
         ring.plan_overrun(None);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Quiet);
         // A queue that ignores overruns loses one completion.
         let mut ring = CompletionRing::new(8, Reads::default(), true).expect("memory");
         ring.plan_overrun(Some(3));
         for n in 0..4 {
-            assert_eq!(ring.push(&cqe(n), None, false, &AT_START), Pushed::Quiet);
+            assert_eq!(ring.push(&cqe(n), None, false, &AT_START), PushOutcome::Quiet);
         }
         let left: Vec<_> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(left, [1, 2, 3]);
@@ -688,24 +692,28 @@ mod tests {
         let mut ring = CompletionRing::new(2, Reads::default(), false).expect("memory");
         ring.push(&cqe(0), None, false, &AT_START);
         ring.push(&cqe(1), None, false, &AT_START);
-        assert_eq!(ring.push(&cqe(2), None, false, &AT_START), Pushed::Overrun);
+        assert_eq!(ring.push(&cqe(2), None, false, &AT_START), PushOutcome::Overrun);
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(0));
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(1));
         assert_eq!(ring.pop(), None);
         assert_eq!(
             ring.push(&cqe(3), None, false, &AT_START),
-            Pushed::Overrun,
+            PushOutcome::Overrun,
             "it takes nothing any more"
         );
         assert_eq!(ring.resize(8), Some(true));
-        assert_eq!(ring.push(&cqe(4), None, false, &AT_START), Pushed::Overrun, "nor when it grew");
+        assert_eq!(
+            ring.push(&cqe(4), None, false, &AT_START),
+            PushOutcome::Overrun,
+            "nor when it grew"
+        );
     }
 
     #[test]
     fn a_queue_that_ignores_overruns_loses_the_oldest() {
         let mut ring = CompletionRing::new(3, Reads::default(), true).expect("memory");
         for i in 0..8 {
-            assert_eq!(ring.push(&cqe(i), None, false, &AT_START), Pushed::Quiet);
+            assert_eq!(ring.push(&cqe(i), None, false, &AT_START), PushOutcome::Quiet);
         }
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [5, 6, 7]);
@@ -717,24 +725,24 @@ mod tests {
         ring.set_moderation(Moderation { count: 3, period_us: 1000 });
         for _ in 0..2 {
             ring.arm(Armed::Any);
-            assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Later);
-            assert_eq!(ring.push(&cqe(1), None, false, &AT_START), Pushed::Quiet);
-            assert_eq!(ring.push(&cqe(2), None, false, &AT_START), Pushed::Event);
+            assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Later);
+            assert_eq!(ring.push(&cqe(1), None, false, &AT_START), PushOutcome::Quiet);
+            assert_eq!(ring.push(&cqe(2), None, false, &AT_START), PushOutcome::Event);
             assert_eq!((ring.due(), ring.is_armed()), (None, false));
         }
         ring.arm(Armed::Any);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Later);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Later);
         let due = ring.due().expect("held back");
         assert_eq!(due, Time::from_ns(1_005_000));
         assert!(!ring.release(Time::from_ns(due.ns() - 1)));
         assert!(ring.release(due));
         assert!(!ring.is_armed() && !ring.release(due));
         ring.arm(Armed::Any);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Later);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Later);
         ring.set_moderation(Moderation::default());
         assert!(ring.release(AT_START.now), "no event is lost when it is turned off");
         ring.arm(Armed::Any);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Event);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Event);
     }
 
     #[test]
@@ -742,10 +750,10 @@ mod tests {
         let mut ring = CompletionRing::new(32, Reads::default(), false).expect("memory");
         ring.set_moderation(Moderation { count: 2, period_us: 1000 });
         ring.arm(Armed::Solicited);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
-        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), Pushed::Later);
-        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), Pushed::Quiet);
-        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), Pushed::Event);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), PushOutcome::Later);
+        assert_eq!(ring.push(&cqe(0), None, false, &AT_START), PushOutcome::Quiet);
+        assert_eq!(ring.push(&cqe(0), None, true, &AT_START), PushOutcome::Event);
     }
 
     #[test]
@@ -806,7 +814,7 @@ mod tests {
         let reads = Reads { rare: true, ..Reads::default() };
         let mut ring = CompletionRing::new(4, reads, false).expect("memory");
         for i in 0..4 {
-            let rare = Rare { tag: i * 10, flow_tag: 7, ..Rare::default() };
+            let rare = RareFields { tag: i * 10, flow_tag: 7, ..RareFields::default() };
             ring.push(&cqe(i), Some(&rare), false, &AT_START);
         }
         assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare.tag)), Some((0, 0)));

@@ -1,11 +1,11 @@
 //! The check of a key: ranges, rights, protection domains, and the QP of a window (IBTA 1.7 10.6,
 //! 9.7.4.1).
 //!
-//! Responders and local lists check every access with [`Entry::admit`].
+//! Responders and local lists check every access with [`KeyEntry::admit`].
 
 /// A region table's entry of a region or a bound window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct KeyEntry {
     /// The valid key.
     pub rkey: u32,
     /// `IBV_ACCESS_*` flags, and further flags of the table's owner.
@@ -41,10 +41,10 @@ pub struct Access {
 
 /// The memory that a key permits to access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct AccessibleRange {
     /// Address in the owner's process.
     pub va: u64,
-    /// The access flags of the [`Entry`].
+    /// The access flags of the [`KeyEntry`].
     pub access: u32,
 }
 
@@ -64,13 +64,13 @@ pub enum AccessDenied {
     Qp,
 }
 
-impl Entry {
+impl KeyEntry {
     /// The location of the bytes of `asked`, if the key permits the access.
     ///
     /// # Errors
     /// The first violated rule, in the order of [`AccessDenied`].
     #[inline]
-    pub const fn admit(&self, asked: &Access) -> Result<Found, AccessDenied> {
+    pub const fn admit(&self, asked: &Access) -> Result<AccessibleRange, AccessDenied> {
         if self.rkey != asked.rkey {
             return Err(AccessDenied::Key);
         }
@@ -84,7 +84,7 @@ impl Entry {
         if self.qpn != 0 && self.qpn != asked.qpn {
             return Err(AccessDenied::Qp);
         }
-        Ok(Found { va, access: self.access })
+        Ok(AccessibleRange { va, access: self.access })
     }
 
     /// The location of `len` bytes at `addr`, if all are in range. An entry that wraps around the
@@ -117,14 +117,14 @@ mod tests {
 
     const READ: u32 = abi::IBV_ACCESS_REMOTE_READ;
     const WRITE: u32 = abi::IBV_ACCESS_REMOTE_WRITE;
-    const ENTRY: Entry =
-        Entry { rkey: 7, access: READ, pd: 1, qpn: 0, iova: 0x1000, len: 16, va: 0x9000 };
+    const ENTRY: KeyEntry =
+        KeyEntry { rkey: 7, access: READ, pd: 1, qpn: 0, iova: 0x1000, len: 16, va: 0x9000 };
     const ASKED: Access = Access { rkey: 7, qpn: 5, pd: 1, addr: 0x1004, len: 12, need: READ };
 
     /// IBTA 1.7 9.7.4.1, 10.6.
     #[test]
     fn a_key_opens_its_bytes_and_each_rule_forbids_on_its_own() {
-        assert_eq!(ENTRY.admit(&ASKED), Ok(Found { va: 0x9004, access: READ }));
+        assert_eq!(ENTRY.admit(&ASKED), Ok(AccessibleRange { va: 0x9004, access: READ }));
         type Change = fn(&mut Access);
         let wrong: [(AccessDenied, Change); 8] = [
             (AccessDenied::Key, |a| a.rkey = 8),
@@ -141,7 +141,7 @@ mod tests {
             change(&mut asked);
             assert_eq!(ENTRY.admit(&asked), Err(why), "{asked:?}");
         }
-        let window = Entry { qpn: 6, ..ENTRY };
+        let window = KeyEntry { qpn: 6, ..ENTRY };
         assert_eq!(window.admit(&ASKED), Err(AccessDenied::Qp));
         assert!(window.admit(&Access { qpn: 6, ..ASKED }).is_ok());
     }
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn an_entry_that_wraps_around_permits_no_access() {
-        let entry = Entry { iova: u64::MAX - 3, len: 8, ..ENTRY };
+        let entry = KeyEntry { iova: u64::MAX - 3, len: 8, ..ENTRY };
         assert_eq!(entry.at(u64::MAX - 2, 1), None);
-        let last = Entry { iova: u64::MAX - 8, len: 8, ..ENTRY };
+        let last = KeyEntry { iova: u64::MAX - 8, len: 8, ..ENTRY };
         assert_eq!(last.at(u64::MAX - 8, 8), Some(0x9000));
     }
 

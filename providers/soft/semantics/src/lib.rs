@@ -9,28 +9,28 @@
 //!
 //! - Requests: [`request`] holds the send queue and its requests, [`receive`] the receive queues,
 //!   [`completion`] the completion queues.
-//! - Queue pairs: [`state`] defines states and kinds, [`modify`] the transitions, [`fate`] the
-//!   failure of a send queue.
-//! - Memory: [`keys`] checks accesses, [`windows`] bindings.
+//! - Queue pairs: [`state`] defines states and kinds, [`modify`] the transitions, [`failure_state`]
+//!   the failure of a send queue. - Memory: [`keys`] checks accesses, [`windows`] bindings.
 //! - Messages: [`inbound`] holds the responder's results, [`tags`] tag matching, [`frames`]
 //!   Ethernet, [`xrc`] shared receive queues of XRC.
-//! - Testing aids: [`faults`] and [`weather`] inject errors and packet loss, [`strict`] adds
+//! - Testing aids: [`faults`] and [`impairment`] inject errors and packet loss, [`strict`] adds
 //!   checks.
 //!
 //! ```
-//! use soft_semantics::state::Kind;
+//! use soft_semantics::state::QpType;
 //!
-//! assert!(Kind::Rc.is_reliable() && Kind::Rc.is_connected());
-//! assert!(!Kind::Ud.is_connected());
+//! assert!(QpType::Rc.is_reliable() && QpType::Rc.is_connected());
+//! assert!(!QpType::Ud.is_connected());
 //! ```
 #![forbid(unsafe_code)]
 
 pub mod completion;
 pub mod devices;
-pub mod fate;
+pub mod failure_state;
 pub mod faults;
 pub mod frames;
 pub mod gid_order;
+pub mod impairment;
 pub mod inbound;
 pub mod keys;
 pub mod modify;
@@ -42,7 +42,6 @@ mod storage;
 pub mod strict;
 pub mod tags;
 mod time;
-pub mod weather;
 pub mod windows;
 pub mod xrc;
 

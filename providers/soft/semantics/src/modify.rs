@@ -6,7 +6,7 @@
 //! table of transitions.
 
 use crate::Refused;
-use crate::state::{Kind, State};
+use crate::state::{QpState, QpType};
 use abi::*;
 
 /// The device limits that attributes must respect.
@@ -68,8 +68,8 @@ pub enum Step {
 /// transition; `cur_qp_state` differs from the present state; an attribute is missing or not
 /// allowed in this transition; a value exceeds the device's limits.
 pub fn modify(
-    kind: Kind,
-    now: State,
+    kind: QpType,
+    now: QpState,
     attr: &ibv_qp_attr,
     mask: u32,
     limits: &Limits,
@@ -79,30 +79,30 @@ pub fn modify(
         return Err(Refused::Unsupported);
     }
     if given & IBV_QP_CUR_STATE != 0 {
-        let said = State::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
-        let sayable = matches!(said, State::Rtr | State::Rts | State::Sqd | State::Sqe);
+        let said = QpState::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
+        let sayable = matches!(said, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
         if !sayable || said != now {
             return Err(Refused::Invalid);
         }
     }
     let to = match given & IBV_QP_STATE {
         0 => now,
-        _ => State::from_raw(attr.qp_state).ok_or(Refused::Invalid)?,
+        _ => QpState::from_raw(attr.qp_state).ok_or(Refused::Invalid)?,
     };
     if !permits(kind, now, to, given) || !are_possible(attr, given, limits) {
         return Err(Refused::Invalid);
     }
     let notify = given & IBV_QP_EN_SQD_ASYNC_NOTIFY != 0 && attr.en_sqd_async_notify != 0;
     let step = match to {
-        State::Reset => Step::Reset,
-        State::Err => Step::Fail { used: now != State::Reset },
-        State::Init => Step::Init,
-        State::Rtr => Step::Connect,
-        State::Rts => Step::Send { resumes: now == State::Sqe, undrains: now == State::Sqd },
-        State::Sqd if now == State::Rts => Step::Drain { notify },
-        State::Sqd => Step::Drained,
+        QpState::Reset => Step::Reset,
+        QpState::Err => Step::Fail { used: now != QpState::Reset },
+        QpState::Init => Step::Init,
+        QpState::Rtr => Step::Connect,
+        QpState::Rts => Step::Send { resumes: now == QpState::Sqe, undrains: now == QpState::Sqd },
+        QpState::Sqd if now == QpState::Rts => Step::Drain { notify },
+        QpState::Sqd => Step::Drained,
         // No transition leads to SQE.
-        State::Sqe => return Err(Refused::Invalid),
+        QpState::Sqe => return Err(Refused::Invalid),
     };
     Ok(Changes { given, step })
 }
@@ -195,12 +195,12 @@ impl Changes {
 /// The attributes that ibv_query_qp(3) reports for a QP in state `now`. `draining`: in SQD, issued
 /// requests are incomplete.
 #[must_use]
-pub fn shown(known: &ibv_qp_attr, cap: ibv_qp_cap, now: State, draining: bool) -> ibv_qp_attr {
+pub fn shown(known: &ibv_qp_attr, cap: ibv_qp_cap, now: QpState, draining: bool) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: now as u32,
         cur_qp_state: now as u32,
         cap,
-        sq_draining: u8::from(now == State::Sqd && draining),
+        sq_draining: u8::from(now == QpState::Sqd && draining),
         ..*known
     }
 }
@@ -230,9 +230,9 @@ const DRAINED: u32 =
 
 /// The attributes of the transition `from` -> `to` of a QP of `kind`; `None`: no such transition.
 #[must_use]
-pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes> {
-    use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
-    use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+pub const fn transition(kind: QpType, from: QpState, to: QpState) -> Option<Attributes> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use QpType::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
     let (required, optional) = match (from, to, kind) {
         (_, Reset | Err, _) => (0, 0),
         (Reset, Init, Ud) => (IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY, 0),
@@ -273,16 +273,16 @@ pub const fn transition(kind: Kind, from: State, to: State) -> Option<Attributes
 
 /// Attributes that the kernel removes from a mask first. An XRC QP is half of an RC QP, and
 /// attributes of the other half are ignored, so that applications can treat all QPs alike.
-const fn ignored(kind: Kind) -> u32 {
+const fn ignored(kind: QpType) -> u32 {
     match kind {
-        Kind::XrcSend => RESPONDER,
-        Kind::XrcRecv => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
+        QpType::XrcSend => RESPONDER,
+        QpType::XrcRecv => IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC,
         _ => 0,
     }
 }
 
 /// Checks `given` (the mask of ibv_modify_qp) against the transition; `false` is EINVAL.
-const fn permits(kind: Kind, from: State, to: State, given: u32) -> bool {
+const fn permits(kind: QpType, from: QpState, to: QpState, given: u32) -> bool {
     match transition(kind, from, to) {
         None => false,
         Some(Attributes { required, optional }) => {
@@ -294,11 +294,11 @@ const fn permits(kind: Kind, from: State, to: State, given: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
-    use State::{Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use QpState::{Init, Reset, Rtr, Rts, Sqd, Sqe};
+    use QpType::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
 
-    const KINDS: [Kind; 6] = [Rc, Uc, Ud, Raw, XrcSend, XrcRecv];
-    const STATES: [State; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, State::Err];
+    const KINDS: [QpType; 6] = [Rc, Uc, Ud, Raw, XrcSend, XrcRecv];
+    const STATES: [QpState; 7] = [Reset, Init, Rtr, Rts, Sqd, Sqe, QpState::Err];
 
     /// IBTA 1.7 10.3.1.
     #[test]
@@ -306,8 +306,8 @@ mod tests {
         for kind in KINDS {
             for from in STATES {
                 assert!(permits(kind, from, Reset, IBV_QP_STATE));
-                assert!(permits(kind, from, State::Err, IBV_QP_STATE));
-                assert!(!permits(kind, from, State::Err, IBV_QP_STATE | IBV_QP_QKEY));
+                assert!(permits(kind, from, QpState::Err, IBV_QP_STATE));
+                assert!(!permits(kind, from, QpState::Err, IBV_QP_STATE | IBV_QP_QKEY));
             }
         }
     }
@@ -336,7 +336,7 @@ mod tests {
         for kind in KINDS {
             assert_eq!(transition(kind, Reset, Rtr), None);
             assert_eq!(transition(kind, Init, Rts), None);
-            assert_eq!(transition(kind, State::Err, Rts), None);
+            assert_eq!(transition(kind, QpState::Err, Rts), None);
             assert_eq!(transition(kind, Rtr, Rtr), None);
         }
         assert_eq!(transition(Rc, Sqe, Rts), None, "RC has no SQE");
@@ -359,7 +359,7 @@ mod tests {
     /// All transitions except those to RESET and ERR: kind, from, to, required, optional. From
     /// ibv_modify_qp(3), and IBTA 1.7 11.2.5.2 for optional attributes; XRC from the kernel's
     /// table. Attributes of alternate paths are omitted, because software adapters have none.
-    const RULES: &[(Kind, State, State, u32, u32)] = &[
+    const RULES: &[(QpType, QpState, QpState, u32, u32)] = &[
         (Rc, Reset, Init, PKEY | PORT | ACCESS, 0),
         (Rc, Init, Init, 0, PKEY | PORT | ACCESS),
         (Rc, Init, Rtr, TO_RTR | DEST_RD | TIMER, PKEY | ACCESS),
@@ -433,7 +433,7 @@ mod tests {
     ];
 
     /// Valid values for every attribute.
-    fn values(from: State, to: State) -> ibv_qp_attr {
+    fn values(from: QpState, to: QpState) -> ibv_qp_attr {
         ibv_qp_attr {
             qp_state: to as u32,
             cur_qp_state: from as u32,
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    fn ask(kind: Kind, from: State, to: State, mask: u32) -> Result<Changes, Refused> {
+    fn ask(kind: QpType, from: QpState, to: QpState, mask: u32) -> Result<Changes, Refused> {
         modify(kind, from, &values(from, to), IBV_QP_STATE | mask, &LIMITS)
     }
 
@@ -467,7 +467,7 @@ mod tests {
                 let rule = RULES.iter().find(|r| (r.0, r.1, r.2) == (kind, from, to));
                 let (required, optional) = match (rule, to) {
                     (Some((.., required, optional)), _) => (*required, *optional),
-                    (None, Reset | State::Err) => (0, ignored(kind)),
+                    (None, Reset | QpState::Err) => (0, ignored(kind)),
                     (None, _) => {
                         for mask in [0, PKEY | PORT | ACCESS, PKEY | PORT | QKEY, TO_RTR, SQ] {
                             let refused = ask(kind, from, to, mask);
@@ -548,8 +548,8 @@ mod tests {
         let step = |kind, from, to, mask| ask(kind, from, to, mask).map(|c| c.step);
         let sends = |resumes, undrains| Ok(Step::Send { resumes, undrains });
         assert_eq!(step(Rc, Rts, Reset, 0), Ok(Step::Reset));
-        assert_eq!(step(Rc, Reset, State::Err, 0), Ok(Step::Fail { used: false }));
-        assert_eq!(step(Rc, Init, State::Err, 0), Ok(Step::Fail { used: true }));
+        assert_eq!(step(Rc, Reset, QpState::Err, 0), Ok(Step::Fail { used: false }));
+        assert_eq!(step(Rc, Init, QpState::Err, 0), Ok(Step::Fail { used: true }));
         assert_eq!(step(Rc, Reset, Init, PKEY | PORT | ACCESS), Ok(Step::Init));
         assert_eq!(step(Ud, Init, Rtr, 0), Ok(Step::Connect));
         assert_eq!(step(Ud, Rtr, Rts, SQ), sends(false, false));

@@ -1,11 +1,11 @@
 //! Send requests, and the send queue that stores each request until its completion.
 //!
-//! Applications post; the engine issues and completes. Map of this file: [`Request`] and [`What`],
-//! [`taken`], the table of opcodes, [`Entry`] and [`Phase`], then [`SendQueue`]. The owner locks
-//! the queue.
+//! Applications post; the engine issues and completes. Map of this file: [`Request`] and
+//! [`RequestOperation`], [`payload_rule`], the table of opcodes, [`QueuedRequest`] and
+//! [`RequestPhase`], then [`SendQueue`]. The owner locks the queue.
 
 use crate::inbound::Nak;
-use crate::state::Kind;
+use crate::state::QpType;
 use crate::storage::filled;
 use crate::tags::MAX_TAG_SGE;
 use crate::tags::wire::HEADERS_LEN;
@@ -26,7 +26,7 @@ pub struct Request {
     /// XRC: the shared receive queue at the remote end.
     pub srqn: u32,
     /// The operation with its arguments.
-    pub what: What,
+    pub operation: RequestOperation,
     /// The destination of a datagram.
     pub to: Destination,
 }
@@ -34,7 +34,7 @@ const _: () = assert!(size_of::<Request>() <= 120, "it is copied into the queue"
 
 /// The operation of a request, besides the bytes of its list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum What {
+pub enum RequestOperation {
     /// A message: any SEND, datagram, or frame.
     #[default]
     Send,
@@ -84,16 +84,16 @@ pub enum What {
         rkey: u32,
     },
     /// The READ of a rendezvous whose tag matched.
-    Fetch(RemoteAddress, Fetched),
+    Fetch(RemoteAddress, RendezvousPayload),
     /// The message that tells a rendezvous' sender that its data was read.
-    Finish(Fetched),
+    Finish(RendezvousPayload),
     /// An injected fault: the remote QP refuses the request.
     Refused(Nak),
 }
 
 /// The treatment of a posted request by a transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub enum PayloadRule {
     /// The request sends bytes, which may be inline.
     Bytes,
     /// The request sends no bytes, so no byte can be inline.
@@ -106,20 +106,20 @@ pub enum Taken {
 /// (ibv_post_send(3), table of opcodes).
 #[inline]
 #[must_use]
-pub const fn taken(kind: Kind, opcode: u32) -> Option<Taken> {
-    use Kind::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
+pub const fn payload_rule(kind: QpType, opcode: u32) -> Option<PayloadRule> {
+    use QpType::{Raw, Rc, Uc, Ud, XrcRecv, XrcSend};
     Some(match (opcode, kind) {
         // An XRC receive QP has no send queue.
         (_, XrcRecv) => return None,
-        (IBV_WR_SEND, _) | (IBV_WR_SEND_WITH_IMM, Rc | Uc | Ud | XrcSend) => Taken::Bytes,
-        (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Rc | Uc | XrcSend) => Taken::Bytes,
-        (IBV_WR_SEND_WITH_INV, Rc | Uc) | (IBV_WR_ATOMIC_WRITE, Rc) => Taken::Bytes,
-        (IBV_WR_FLUSH, Rc) | (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Rc | Uc) => Taken::NoInline,
+        (IBV_WR_SEND, _) | (IBV_WR_SEND_WITH_IMM, Rc | Uc | Ud | XrcSend) => PayloadRule::Bytes,
+        (IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM, Rc | Uc | XrcSend) => PayloadRule::Bytes,
+        (IBV_WR_SEND_WITH_INV, Rc | Uc) | (IBV_WR_ATOMIC_WRITE, Rc) => PayloadRule::Bytes,
+        (IBV_WR_FLUSH, Rc) | (IBV_WR_BIND_MW | IBV_WR_LOCAL_INV, Rc | Uc) => PayloadRule::NoInline,
         (
             IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD,
             Rc | XrcSend,
-        ) => Taken::NoInline,
-        (IBV_WR_TSO, Ud | Raw) => Taken::Segments,
+        ) => PayloadRule::NoInline,
+        (IBV_WR_TSO, Ud | Raw) => PayloadRule::Segments,
         _ => return None,
     })
 }
@@ -146,14 +146,14 @@ pub struct Segments {
 
 /// The payload of a rendezvous.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct RendezvousPayload {
     /// Length in bytes.
     pub len: u32,
     /// Whether the sender requested a solicited event.
     pub solicited: bool,
 }
 
-impl What {
+impl RequestOperation {
     /// The remote memory that the request names, if the request names any.
     pub const fn remote_mut(&mut self) -> Option<&mut RemoteAddress> {
         match self {
@@ -206,7 +206,7 @@ pub struct Route {
 
 /// The progress of a queued request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
+pub enum RequestPhase {
     /// Not issued, or partly: `offset` bytes are.
     Waiting,
     /// Fully published in the ring; complete when slot `end - 1` is acknowledged.
@@ -221,11 +221,11 @@ pub enum Phase {
 
 /// A request in the send queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub struct QueuedRequest {
     /// The request.
     pub request: Request,
     /// Its progress.
-    pub phase: Phase,
+    pub phase: RequestPhase,
     /// Number of scatter/gather elements.
     pub sges: u8,
     /// Whether inline data was copied into the queue.
@@ -241,7 +241,7 @@ pub struct Entry {
     pub end: u32,
 }
 
-impl Entry {
+impl QueuedRequest {
     /// Whether the request has this `ibv_send_flags` bit.
     #[inline]
     pub const fn has(&self, flag: u32) -> bool {
@@ -252,7 +252,7 @@ impl Entry {
 /// The send queue: entries with their lists and inline data. Allocates only at creation.
 #[derive(Debug)]
 pub struct SendQueue {
-    entries: Box<[Entry]>,
+    entries: Box<[QueuedRequest]>,
     sges: Box<[ibv_sge]>,
     inline: Box<[u8]>,
     /// The application's limit of requests.
@@ -288,9 +288,9 @@ impl SendQueue {
         let room = (max_wr + max_own).next_power_of_two();
         let sge_room = max_sge.max(tagged(MAX_TAG_SGE));
         let inline_room = max_inline.max(tagged(HEADERS_LEN));
-        let entry = Entry {
+        let entry = QueuedRequest {
             request: Request::default(),
-            phase: Phase::Done,
+            phase: RequestPhase::Done,
             sges: 0,
             kept: false,
             own: false,
@@ -394,7 +394,7 @@ impl SendQueue {
 
     /// Request `n`, or the request that now has its index.
     #[inline]
-    pub fn entry(&mut self, n: u64) -> &mut Entry {
+    pub fn entry(&mut self, n: u64) -> &mut QueuedRequest {
         let at = self.at(n);
         &mut self.entries[at]
     }
@@ -420,9 +420,9 @@ impl SendQueue {
         let n = self.posted;
         let at = self.at(n);
         self.sges[at * self.sge_room..][..list.len()].copy_from_slice(list);
-        self.entries[at] = Entry {
+        self.entries[at] = QueuedRequest {
             request: *request,
-            phase: Phase::Waiting,
+            phase: RequestPhase::Waiting,
             sges: list.len() as u8,
             kept: false,
             own: false,
@@ -443,7 +443,7 @@ impl SendQueue {
         entry.request.wr_id = wr_id;
         entry.request.opcode = opcode;
         entry.request.flags = flags;
-        entry.phase = Phase::Published;
+        entry.phase = RequestPhase::Published;
         entry.sges = 0;
         entry.kept = false;
         entry.own = false;

@@ -4,7 +4,7 @@
 /// `ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-pub enum State {
+pub enum QpState {
     /// No request is posted, and no peer is connected.
     Reset = 0,
     /// Receives can be posted.
@@ -21,7 +21,7 @@ pub enum State {
     Err = 6,
 }
 
-impl State {
+impl QpState {
     /// The state of an `ibv_qp_state`; `None`: no such state.
     #[inline]
     pub const fn from_raw(raw: u32) -> Option<Self> {
@@ -41,7 +41,7 @@ impl State {
 /// The QP types that this adapter offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum QpType {
     /// Reliable connection.
     Rc = 2,
     /// Unreliable connection.
@@ -56,7 +56,7 @@ pub enum Kind {
     XrcRecv = 10,
 }
 
-impl Kind {
+impl QpType {
     /// The kind of an `ibv_qp_type`; `None`: not offered.
     pub const fn from_raw(raw: u32) -> Option<Self> {
         Some(match raw {

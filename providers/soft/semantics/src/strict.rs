@@ -6,13 +6,13 @@
 //! program has polled the completion of the request, or of a later request.
 
 use crate::inbound::Nak;
-use crate::request::What;
+use crate::request::RequestOperation;
 use abi::{IBV_WC_BAD_RESP_ERR, IBV_WC_LOC_QP_OP_ERR};
 use std::collections::VecDeque;
 
 /// The attributes of both ends of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ends {
+pub struct ConnectionLimits {
     /// `path_mtu` of the requester, an `ibv_mtu`; 0: not known.
     pub own_mtu: u8,
     /// `path_mtu` of the responder, an `ibv_mtu`; 0: not known.
@@ -25,7 +25,7 @@ pub struct Ends {
 
 /// The result for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StrictVerdict {
     /// The request is executed.
     Goes,
     /// The responder refuses the request, and enters ERR.
@@ -40,43 +40,59 @@ pub enum Verdict {
 /// Whether a request takes one of the responder's resources for READs and atomics
 /// (IBTA 1.7 9.7.4.1.9).
 #[must_use]
-pub const fn takes_resource(what: &What) -> bool {
+pub const fn takes_resource(operation: &RequestOperation) -> bool {
     matches!(
-        what,
-        What::Read(_)
-            | What::Fetch(..)
-            | What::FetchAdd { .. }
-            | What::CompareSwap { .. }
-            | What::Store { .. }
-            | What::Flush { .. }
+        operation,
+        RequestOperation::Read(_)
+            | RequestOperation::Fetch(..)
+            | RequestOperation::FetchAdd { .. }
+            | RequestOperation::CompareSwap { .. }
+            | RequestOperation::Store { .. }
+            | RequestOperation::Flush { .. }
     )
 }
 
 /// The result for a request of `len` bytes between `ends`. `under_way`: number of incomplete
 /// requests that take a resource, including this one.
 #[must_use]
-pub fn verdict(what: &What, len: u32, reliable: bool, under_way: usize, ends: &Ends) -> Verdict {
-    if takes_resource(what) {
+pub fn verdict(
+    operation: &RequestOperation,
+    len: u32,
+    reliable: bool,
+    under_way: usize,
+    ends: &ConnectionLimits,
+) -> StrictVerdict {
+    if takes_resource(operation) {
         if ends.depth == 0 {
-            return Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
+            return StrictVerdict::Fails(IBV_WC_LOC_QP_OP_ERR);
         }
         // A requester has at most `depth` such requests in flight.
         if under_way.min(usize::from(ends.depth)) > usize::from(ends.remote_depth) {
-            return Verdict::Refused(Nak::Invalid);
+            return StrictVerdict::Refused(Nak::Invalid);
         }
     }
     if fits(len, ends.own_mtu, ends.remote_mtu) {
-        return Verdict::Goes;
+        return StrictVerdict::Goes;
     }
-    match what {
+    match operation {
         // The responder accepts the single packet of a READ request, but splits the response by
         // another MTU than the requester expects.
-        What::Read(_) | What::Fetch(..) => Verdict::Fails(IBV_WC_BAD_RESP_ERR),
-        What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) if reliable => {
-            Verdict::Refused(Nak::Invalid)
+        RequestOperation::Read(_) | RequestOperation::Fetch(..) => {
+            StrictVerdict::Fails(IBV_WC_BAD_RESP_ERR)
         }
-        What::Send | What::Segments(_) | What::Write(_) | What::Finish(_) => Verdict::Lost,
-        _ => Verdict::Goes,
+        RequestOperation::Send
+        | RequestOperation::Segments(_)
+        | RequestOperation::Write(_)
+        | RequestOperation::Finish(_)
+            if reliable =>
+        {
+            StrictVerdict::Refused(Nak::Invalid)
+        }
+        RequestOperation::Send
+        | RequestOperation::Segments(_)
+        | RequestOperation::Write(_)
+        | RequestOperation::Finish(_) => StrictVerdict::Lost,
+        _ => StrictVerdict::Goes,
     }
 }
 
@@ -90,7 +106,7 @@ const fn fits(len: u32, own: u8, remote: u8) -> bool {
 /// Complete requests whose places in the send queue are not free: the program has polled neither
 /// their completion nor a later one.
 #[derive(Debug, Default)]
-pub struct Unpolled {
+pub struct UnpolledRequests {
     /// Completions that the program has not polled, oldest first: position in the completion queue,
     /// and the count of complete requests up to there.
     completions: VecDeque<(u64, Count)>,
@@ -108,7 +124,7 @@ struct Count {
     resources: u64,
 }
 
-impl Unpolled {
+impl UnpolledRequests {
     /// Counts a complete request of the program. `position`: the position of its completion in the
     /// completion queue, if the request is signaled.
     pub fn completed(&mut self, takes_resource: bool, position: Option<u64>) {
@@ -153,20 +169,26 @@ mod tests {
     use crate::request::RemoteAddress;
     use abi::{IBV_MTU_1024, IBV_MTU_4096};
 
-    const READ: What = What::Read(RemoteAddress { addr: 0, rkey: 1 });
-    const WRITE: What = What::Write(RemoteAddress { addr: 0, rkey: 1 });
-    const ADD: What = What::FetchAdd { remote: RemoteAddress { addr: 0, rkey: 1 }, add: 1 };
+    const READ: RequestOperation = RequestOperation::Read(RemoteAddress { addr: 0, rkey: 1 });
+    const WRITE: RequestOperation = RequestOperation::Write(RemoteAddress { addr: 0, rkey: 1 });
+    const ADD: RequestOperation =
+        RequestOperation::FetchAdd { remote: RemoteAddress { addr: 0, rkey: 1 }, add: 1 };
 
-    const fn ends(own: u32, remote: u32) -> Ends {
-        Ends { own_mtu: own as u8, remote_mtu: remote as u8, depth: 16, remote_depth: 16 }
+    const fn ends(own: u32, remote: u32) -> ConnectionLimits {
+        ConnectionLimits {
+            own_mtu: own as u8,
+            remote_mtu: remote as u8,
+            depth: 16,
+            remote_depth: 16,
+        }
     }
 
     #[test]
     fn ends_of_one_mtu_pass_every_length() {
         for len in [0, 1024, 1025, 20_000, 1 << 31] {
-            for what in [What::Send, READ, WRITE] {
+            for operation in [RequestOperation::Send, READ, WRITE] {
                 let both = ends(IBV_MTU_1024, IBV_MTU_1024);
-                assert_eq!(verdict(&what, len, true, 1, &both), Verdict::Goes);
+                assert_eq!(verdict(&operation, len, true, 1, &both), StrictVerdict::Goes);
             }
         }
     }
@@ -176,47 +198,51 @@ mod tests {
     fn with_two_mtus_only_single_packets_pass() {
         for (own, remote) in [(IBV_MTU_4096, IBV_MTU_1024), (IBV_MTU_1024, IBV_MTU_4096)] {
             let both = ends(own, remote);
-            for what in [What::Send, READ, WRITE] {
-                assert_eq!(verdict(&what, 1024, true, 1, &both), Verdict::Goes, "{what:?}");
+            for operation in [RequestOperation::Send, READ, WRITE] {
+                assert_eq!(
+                    verdict(&operation, 1024, true, 1, &both),
+                    StrictVerdict::Goes,
+                    "{operation:?}"
+                );
             }
             for len in [1025, 4096, 20_000] {
-                let refused = Verdict::Refused(Nak::Invalid);
-                assert_eq!(verdict(&What::Send, len, true, 1, &both), refused);
+                let refused = StrictVerdict::Refused(Nak::Invalid);
+                assert_eq!(verdict(&RequestOperation::Send, len, true, 1, &both), refused);
                 assert_eq!(verdict(&WRITE, len, true, 1, &both), refused);
-                assert_eq!(verdict(&WRITE, len, false, 1, &both), Verdict::Lost);
-                let fails = Verdict::Fails(IBV_WC_BAD_RESP_ERR);
+                assert_eq!(verdict(&WRITE, len, false, 1, &both), StrictVerdict::Lost);
+                let fails = StrictVerdict::Fails(IBV_WC_BAD_RESP_ERR);
                 assert_eq!(verdict(&READ, len, true, 1, &both), fails);
             }
-            assert_eq!(verdict(&ADD, 8, true, 1, &both), Verdict::Goes);
+            assert_eq!(verdict(&ADD, 8, true, 1, &both), StrictVerdict::Goes);
         }
     }
 
     #[test]
     fn an_unknown_mtu_agrees_with_every_other() {
-        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(0, IBV_MTU_1024)), Verdict::Goes);
-        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(IBV_MTU_1024, 0)), Verdict::Goes);
+        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(0, IBV_MTU_1024)), StrictVerdict::Goes);
+        assert_eq!(verdict(&WRITE, 20_000, true, 1, &ends(IBV_MTU_1024, 0)), StrictVerdict::Goes);
     }
 
     /// IBTA 1.7 9.7.4.1.9.
     #[test]
     fn more_reads_than_the_responder_has_resources_for_are_refused() {
-        let deep = |depth, remote_depth| Ends { depth, remote_depth, ..ends(1, 1) };
-        for what in [READ, ADD] {
-            assert_eq!(verdict(&what, 8, true, 1, &deep(16, 1)), Verdict::Goes);
-            let refused = Verdict::Refused(Nak::Invalid);
-            assert_eq!(verdict(&what, 8, true, 2, &deep(16, 1)), refused);
-            assert_eq!(verdict(&what, 8, true, 1, &deep(16, 0)), refused);
+        let deep = |depth, remote_depth| ConnectionLimits { depth, remote_depth, ..ends(1, 1) };
+        for operation in [READ, ADD] {
+            assert_eq!(verdict(&operation, 8, true, 1, &deep(16, 1)), StrictVerdict::Goes);
+            let refused = StrictVerdict::Refused(Nak::Invalid);
+            assert_eq!(verdict(&operation, 8, true, 2, &deep(16, 1)), refused);
+            assert_eq!(verdict(&operation, 8, true, 1, &deep(16, 0)), refused);
             // The requester has one request in flight at a time.
-            assert_eq!(verdict(&what, 8, true, 9, &deep(1, 1)), Verdict::Goes);
-            let fails = Verdict::Fails(IBV_WC_LOC_QP_OP_ERR);
-            assert_eq!(verdict(&what, 8, true, 1, &deep(0, 16)), fails);
+            assert_eq!(verdict(&operation, 8, true, 9, &deep(1, 1)), StrictVerdict::Goes);
+            let fails = StrictVerdict::Fails(IBV_WC_LOC_QP_OP_ERR);
+            assert_eq!(verdict(&operation, 8, true, 1, &deep(0, 16)), fails);
         }
-        assert_eq!(verdict(&WRITE, 8, true, 9, &deep(0, 0)), Verdict::Goes);
+        assert_eq!(verdict(&WRITE, 8, true, 9, &deep(0, 0)), StrictVerdict::Goes);
     }
 
     #[test]
     fn a_place_is_free_when_its_completion_or_a_later_one_was_polled() {
-        let mut unpolled = Unpolled::default();
+        let mut unpolled = UnpolledRequests::default();
         unpolled.completed(false, None);
         unpolled.completed(true, Some(10));
         unpolled.completed(false, None);

@@ -4,7 +4,7 @@
 //! A window of type 1 serves every QP of its protection domain and may be bound again. A window of
 //! type 2 (2B) is bound once and serves the QP that bound it, until it is invalidated.
 
-use crate::keys::{Entry, Found};
+use crate::keys::{AccessibleRange, KeyEntry};
 use abi::*;
 
 /// The low bits of a window's key, which the user chooses (ibv_inc_rkey(3)).
@@ -114,7 +114,7 @@ impl Bind {
     ///
     /// # Errors
     /// `Region`, `Domain`, `Right`, `Range`.
-    pub fn part_of(&self, region: &Entry, pd: u32) -> Result<Found, WindowError> {
+    pub fn part_of(&self, region: &KeyEntry, pd: u32) -> Result<AccessibleRange, WindowError> {
         let changes = self.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if region.rkey != self.region {
             return Err(WindowError::Region);
@@ -127,7 +127,7 @@ impl Bind {
             return Err(WindowError::Right);
         }
         let va = region.at(self.addr, self.len).ok_or(WindowError::Range)?;
-        Ok(Found { va, access: region.access })
+        Ok(AccessibleRange { va, access: region.access })
     }
 
     /// The address of the window's first byte for its users.
@@ -148,8 +148,15 @@ mod tests {
     const FREE: Window = Window { tied: false, ..TIED };
     const BIND: Bind =
         Bind { rkey: 0x1234_5601, region: 0x77, addr: 0x1010, len: 0x10, access: READ };
-    const REGION: Entry =
-        Entry { rkey: 0x77, access: BINDABLE, pd: 1, qpn: 0, iova: 0x1000, len: 0x100, va: 0x5000 };
+    const REGION: KeyEntry = KeyEntry {
+        rkey: 0x77,
+        access: BINDABLE,
+        pd: 1,
+        qpn: 0,
+        iova: 0x1000,
+        len: 0x100,
+        va: 0x5000,
+    };
 
     /// IBTA 1.7 10.6.7, 11.2.9.
     #[test]
@@ -190,13 +197,13 @@ mod tests {
 
     #[test]
     fn a_region_says_what_windows_it_allows() {
-        assert_eq!(BIND.part_of(&REGION, 1), Ok(Found { va: 0x5010, access: BINDABLE }));
-        let of = |region: Entry, bind: Bind| bind.part_of(&region, 1).err();
-        let region = |access| Entry { access, ..REGION };
+        assert_eq!(BIND.part_of(&REGION, 1), Ok(AccessibleRange { va: 0x5010, access: BINDABLE }));
+        let of = |region: KeyEntry, bind: Bind| bind.part_of(&region, 1).err();
+        let region = |access| KeyEntry { access, ..REGION };
         let changing = Bind { access: WRITE, ..BIND };
         let atomic = Bind { access: IBV_ACCESS_REMOTE_ATOMIC, ..BIND };
         assert_eq!(of(REGION, Bind { region: 0x79, ..BIND }), Some(WindowError::Region));
-        assert_eq!(of(Entry { pd: 2, ..REGION }, BIND), Some(WindowError::Domain));
+        assert_eq!(of(KeyEntry { pd: 2, ..REGION }, BIND), Some(WindowError::Domain));
         assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(WindowError::Right));
         assert_eq!(of(region(IBV_ACCESS_MW_BIND), BIND), None, "it reads only");
         assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(WindowError::Right));

@@ -5,13 +5,16 @@
 
 use abi::*;
 use soft_semantics::Time;
-use soft_semantics::faults::{ALL, Fault, FaultEffect, Plan, Retries, Rule, Strikes, When};
+use soft_semantics::faults::{
+    ALL, Fault, FaultEffect, Plan, Retries, Rule, RuleHits, SendQueueFaults,
+};
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::{Taken, completion_opcode, taken};
-use soft_semantics::state::{Kind, State, give_up_us, rnr_timer_us};
+use soft_semantics::request::{PayloadRule, completion_opcode, payload_rule};
+use soft_semantics::state::{QpState, QpType, give_up_us, rnr_timer_us};
 use std::time::Duration;
 
-const KINDS: [Kind; 6] = [Kind::Rc, Kind::XrcSend, Kind::Uc, Kind::Ud, Kind::Raw, Kind::XrcRecv];
+const KINDS: [QpType; 6] =
+    [QpType::Rc, QpType::XrcSend, QpType::Uc, QpType::Ud, QpType::Raw, QpType::XrcRecv];
 
 /// Opcodes, their completion opcodes, and how RC, XRC_SEND, UC, UD and RAW_PACKET accept them: `b`
 /// with bytes that may be inline, `n` without inline bytes, `s` in segments, `-` not at all. From
@@ -33,12 +36,12 @@ const OPCODES: &[(u32, u32, &str)] = &[
     (IBV_WR_DRIVER1, IBV_WC_DRIVER1, "-----"),
 ];
 
-fn expected(kind: Kind, how: &str) -> Option<Taken> {
+fn expected(kind: QpType, how: &str) -> Option<PayloadRule> {
     let column = KINDS.iter().position(|k| *k == kind).expect("listed");
     match how.as_bytes().get(column) {
-        Some(b'b') => Some(Taken::Bytes),
-        Some(b'n') => Some(Taken::NoInline),
-        Some(b's') => Some(Taken::Segments),
+        Some(b'b') => Some(PayloadRule::Bytes),
+        Some(b'n') => Some(PayloadRule::NoInline),
+        Some(b's') => Some(PayloadRule::Segments),
         _ => None,
     }
 }
@@ -50,7 +53,7 @@ fn each_transport_takes_its_opcodes_and_no_other() {
         let row = OPCODES.iter().find(|row| row.0 == opcode);
         for kind in KINDS {
             let how = row.and_then(|row| expected(kind, row.2));
-            assert_eq!(taken(kind, opcode), how, "{kind:?}, opcode {opcode}");
+            assert_eq!(payload_rule(kind, opcode), how, "{kind:?}, opcode {opcode}");
         }
         if let Some((_, completes_as, _)) = row {
             assert_eq!(completion_opcode(opcode), *completes_as, "opcode {opcode}");
@@ -78,16 +81,16 @@ const TIMER: Duration = Duration::from_micros(640);
 const AT_ONCE: Duration = Duration::ZERO;
 
 /// Posts one request of a QP of this kind that `fault` should hit. Returns the result.
-fn outcome(kind: Kind, opcode: u32, fault: Fault) -> Outcome {
+fn outcome(kind: QpType, opcode: u32, fault: Fault) -> Outcome {
     let mut plan: Plan = Plan::default();
-    let (when, qp, class, transport) = (When::Nth(1), None, None, None);
+    let (when, qp, class, transport) = (RuleHits::Nth(1), None, None, None);
     plan.add(Rule { fault, when, qp, class, transport, per_device: false });
-    let mut strikes = Strikes::default();
+    let mut strikes = SendQueueFaults::default();
     assert!(strikes.take_plan(&plan, 1, kind));
     strikes.note(0, opcode);
-    let Some((0, struck)) = strikes.next_struck(0) else { return Spared };
+    let Some((0, faulted)) = strikes.next_faulted(0) else { return Spared };
     let by = Retries { reliable: kind.is_reliable(), ..RETRIES };
-    match struck.strikes(&by) {
+    match faulted.effect_on(&by) {
         FaultEffect::Lost => Completes(IBV_WC_SUCCESS, AT_ONCE),
         FaultEffect::Refused(nak) => Completes(nak.requester_status(), AT_ONCE),
         FaultEffect::Fails(status) => Completes(status, AT_ONCE),
@@ -141,7 +144,7 @@ fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode()
     ];
     let mut looked = 0;
     for (opcode, ..) in OPCODES {
-        for kind in KINDS.into_iter().filter(|kind| taken(*kind, *opcode).is_some()) {
+        for kind in KINDS.into_iter().filter(|kind| payload_rule(*kind, *opcode).is_some()) {
             // Requests on windows stay local, so faults do not apply.
             let stays = matches!(*opcode, IBV_WR_BIND_MW | IBV_WR_LOCAL_INV);
             let wants_receive = matches!(
@@ -175,29 +178,29 @@ fn each_error_has_its_status_and_its_time_on_every_transport_with_every_opcode()
 #[test]
 fn numbers_of_states_kinds_and_refusals_are_those_of_verbs_and_no_others() {
     let states = [
-        (IBV_QPS_RESET, State::Reset),
-        (IBV_QPS_INIT, State::Init),
-        (IBV_QPS_RTR, State::Rtr),
-        (IBV_QPS_RTS, State::Rts),
-        (IBV_QPS_SQD, State::Sqd),
-        (IBV_QPS_SQE, State::Sqe),
-        (IBV_QPS_ERR, State::Err),
+        (IBV_QPS_RESET, QpState::Reset),
+        (IBV_QPS_INIT, QpState::Init),
+        (IBV_QPS_RTR, QpState::Rtr),
+        (IBV_QPS_RTS, QpState::Rts),
+        (IBV_QPS_SQD, QpState::Sqd),
+        (IBV_QPS_SQE, QpState::Sqe),
+        (IBV_QPS_ERR, QpState::Err),
     ];
     // Kind, whether it has one peer, whether it is acknowledged.
     let kinds = [
-        (IBV_QPT_RC, Kind::Rc, true, true),
-        (IBV_QPT_UC, Kind::Uc, true, false),
-        (IBV_QPT_UD, Kind::Ud, false, false),
-        (IBV_QPT_RAW_PACKET, Kind::Raw, false, false),
-        (IBV_QPT_XRC_SEND, Kind::XrcSend, true, true),
-        (IBV_QPT_XRC_RECV, Kind::XrcRecv, true, true),
+        (IBV_QPT_RC, QpType::Rc, true, true),
+        (IBV_QPT_UC, QpType::Uc, true, false),
+        (IBV_QPT_UD, QpType::Ud, false, false),
+        (IBV_QPT_RAW_PACKET, QpType::Raw, false, false),
+        (IBV_QPT_XRC_SEND, QpType::XrcSend, true, true),
+        (IBV_QPT_XRC_RECV, QpType::XrcRecv, true, true),
     ];
     let naks = [Nak::Invalid, Nak::Access, Nak::Operation, Nak::Rnr, Nak::InvalidRd];
     for raw in (0..300).chain([u32::MAX]) {
         let state = states.iter().find(|row| row.0 == raw).map(|row| row.1);
-        assert_eq!(State::from_raw(raw), state, "{raw}");
+        assert_eq!(QpState::from_raw(raw), state, "{raw}");
         let kind = kinds.iter().find(|row| row.0 == raw);
-        assert_eq!(Kind::from_raw(raw), kind.map(|row| row.1), "{raw}");
+        assert_eq!(QpType::from_raw(raw), kind.map(|row| row.1), "{raw}");
         if let Some((_, kind, connected, reliable)) = kind {
             assert_eq!((kind.is_connected(), kind.is_reliable()), (*connected, *reliable));
         }

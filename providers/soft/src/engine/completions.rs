@@ -6,12 +6,12 @@
 
 use super::clock::MachineClock;
 use super::objects::cq::Cq;
-use soft_semantics::completion::{CompletionRing, Cqe, Pushed, Rare, Stamped};
+use soft_semantics::completion::{CompletionRing, Cqe, PushOutcome, RareFields, Stamped};
 use soft_sys::spin_lock::SpinLockGuard;
 use std::sync::atomic::Ordering;
 
 /// Several completions added under one lock. After a push that returns anything but
-/// [`Pushed::Quiet`], the caller ends the batch with the returned value.
+/// [`PushOutcome::Quiet`], the caller ends the batch with the returned value.
 #[derive(Debug)]
 pub(crate) struct Batch<'a> {
     cq: &'a Cq,
@@ -20,7 +20,7 @@ pub(crate) struct Batch<'a> {
 
 impl Batch<'_> {
     #[inline]
-    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> Pushed {
+    pub(crate) fn push(&mut self, cqe: &Cqe, solicited: bool) -> PushOutcome {
         self.ring.push(cqe, None, solicited, &MachineClock)
     }
 
@@ -32,12 +32,12 @@ impl Batch<'_> {
 
     /// Makes the completions visible to polls and sends the event, if any.
     #[inline]
-    pub(crate) fn end(self, pushed: Pushed) {
+    pub(crate) fn end(self, pushed: PushOutcome) {
         let Self { cq, ring } = self;
         cq.queued.store(ring.len(), Ordering::Relaxed);
         drop(ring);
         cq.adapter.attention.completed();
-        if pushed != Pushed::Quiet {
+        if pushed != PushOutcome::Quiet {
             cq.handle_pushed(pushed);
         }
     }
@@ -53,7 +53,7 @@ impl Cq {
     /// As `push`, with rare fields. A CQ keeps them only if it was created to read them. Returns
     /// the position of the completion.
     #[inline]
-    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&Rare>, solicited: bool) -> u64 {
+    pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&RareFields>, solicited: bool) -> u64 {
         let mut batch = self.completion_batch();
         let (_, position) = batch.ring.positions();
         let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);

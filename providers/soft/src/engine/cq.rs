@@ -12,8 +12,8 @@ use super::objects::other_cqs::OtherCqLooks;
 use super::objects::qp::Qp;
 use super::objects::served_by::ServedBy;
 use cface::sync::Mutex;
-use soft_semantics::completion::{Armed, CompletionRing, Moderation, Pushed};
-use soft_semantics::state::Kind;
+use soft_semantics::completion::{Armed, CompletionRing, Moderation, PushOutcome};
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
@@ -81,13 +81,13 @@ impl Cq {
 
     /// Handles the consequence of a completion: event, delayed event or overrun.
     #[cold]
-    pub(super) fn handle_pushed(&self, pushed: Pushed) {
+    pub(super) fn handle_pushed(&self, pushed: PushOutcome) {
         match pushed {
-            Pushed::Quiet => {}
-            Pushed::Event => self.send_event(),
+            PushOutcome::Quiet => {}
+            PushOutcome::Event => self.send_event(),
             // The service thread sends the delayed event.
-            Pushed::Later => self.adapter.fabric.wake_self(),
-            Pushed::Overrun => self.overran(),
+            PushOutcome::Later => self.adapter.fabric.wake_self(),
+            PushOutcome::Overrun => self.overran(),
         }
     }
 
@@ -148,7 +148,7 @@ impl Cq {
 
     /// Begins to drive the receive ring of a QP that can receive.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
-        if matches!(qp.kind, Kind::Rc | Kind::Uc) {
+        if matches!(qp.kind, QpType::Rc | QpType::Uc) {
             self.list.lock().receivers.add(&self.adapter, qp);
         }
     }

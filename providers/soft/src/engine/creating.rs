@@ -26,7 +26,7 @@ use soft_semantics::frames::Framing;
 use soft_semantics::frames::segmenter::Segmenter;
 use soft_semantics::receive::ReceiveQueue;
 use soft_semantics::request::SendQueue;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
@@ -36,7 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// The checked parameters of ibv_create_qp(3) or ibv_open_qp(3).
 #[derive(Debug)]
 pub(crate) struct QpParameters {
-    kind: Kind,
+    kind: QpType,
     pd: u32,
     role: Role,
     cap: ibv_qp_cap,
@@ -47,7 +47,7 @@ pub(crate) struct QpParameters {
 impl QpParameters {
     /// A queue pair of `kind` (not XRC_RECV) in protection domain `pd`.
     pub(crate) const fn pair(
-        kind: Kind,
+        kind: QpType,
         pd: u32,
         pair: Pair,
         cap: ibv_qp_cap,
@@ -63,13 +63,13 @@ impl QpParameters {
 
     /// A RAW_PACKET QP that spreads frames, with the capacities given by its creator.
     pub(crate) const fn spreader(pd: u32, rss: Rss, cap: ibv_qp_cap, report: Reporter) -> Self {
-        Self { kind: Kind::Raw, pd, role: Role::Rss(rss), cap, max_tso_header: 0, report }
+        Self { kind: QpType::Raw, pd, role: Role::Rss(rss), cap, max_tso_header: 0, report }
     }
 
     /// An XRC receiver: a QP of this process, a stand-in for a QP of another process, or a handle
     /// of either.
     pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
-        let (kind, cap) = (Kind::XrcRecv, Zeroed::zeroed());
+        let (kind, cap) = (QpType::XrcRecv, Zeroed::zeroed());
         Self { kind, pd: 0, role, cap, max_tso_header: 0, report }
     }
 }
@@ -93,16 +93,16 @@ impl Qp {
         .ok_or(Errno::ENOMEM)?;
         let (max_wr, max_header) = (cap.max_send_wr as usize, usize::from(max_tso_header));
         let segmenter = match kind {
-            Kind::Raw if pair.is_some() => {
+            QpType::Raw if pair.is_some() => {
                 Segmenter::new(Framing::Ethernet, MAX_FRAME, max_wr, max_header)
             }
-            Kind::Ud if max_header > 0 => {
+            QpType::Ud if max_header > 0 => {
                 Segmenter::new(Framing::Ipoib, ud::MTU as usize, max_wr, max_header)
             }
             _ => Some(Segmenter::default()),
         }
         .ok_or(Errno::ENOMEM)?;
-        let takes_fast_way = matches!(kind, Kind::Rc | Kind::Uc) && may_take_fast_path();
+        let takes_fast_way = matches!(kind, QpType::Rc | QpType::Uc) && may_take_fast_path();
         let (sends_plainly, receives_plainly) =
             (takes_fast_way && !matches, takes_fast_way && !shares);
         let receives = match pair {
@@ -140,7 +140,7 @@ impl Qp {
             fast: FastPath { recv_key, sends: sends_plainly, receives: receives_plainly },
             ring,
             life: QpLife {
-                state: AtomicU8::new(State::Reset as u8),
+                state: AtomicU8::new(QpState::Reset as u8),
                 incarnation: Mutex::new(Incarnation { generation: before.generation, dest_qpn: 0 }),
                 attributes: Mutex::new(Attributes { attr: Zeroed::zeroed(), cap }),
             },
@@ -181,7 +181,7 @@ impl Qp {
         // end.
         let awaits = pair.is_some_and(|p| p.tm.is_some() || p.send_cq.is_armed_at_times());
         qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
-        qp.set_state(State::Reset);
+        qp.set_state(QpState::Reset);
         qp.role.hold(kind);
         if is_strict(adapter) {
             qp.requester.lock().become_strict(kind);
@@ -193,12 +193,12 @@ impl Qp {
 }
 
 /// The wire of a new QP of `kind`.
-fn plain_wire(kind: Kind) -> Box<dyn Wire> {
+fn plain_wire(kind: QpType) -> Box<dyn Wire> {
     match kind {
-        Kind::Ud => Box::new(DatagramWire),
-        Kind::Raw => Box::new(FrameWire),
-        Kind::Rc | Kind::Uc | Kind::XrcRecv => Box::new(RingWire),
-        Kind::XrcSend => Box::new(XrcWire),
+        QpType::Ud => Box::new(DatagramWire),
+        QpType::Raw => Box::new(FrameWire),
+        QpType::Rc | QpType::Uc | QpType::XrcRecv => Box::new(RingWire),
+        QpType::XrcSend => Box::new(XrcWire),
     }
 }
 

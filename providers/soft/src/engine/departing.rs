@@ -8,7 +8,7 @@ use super::objects::served_by::ServedBy;
 use super::rendezvous::drop_fetches;
 use soft_local::shm::layout::Life;
 use soft_semantics::receive::Receive;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use std::sync::atomic::Ordering;
 
 impl Qp {
@@ -38,9 +38,9 @@ impl Qp {
     /// Forgets all posted requests (RESET), including completions not polled.
     pub(crate) fn reset(&self) {
         self.take_arrivals();
-        self.set_state(State::Reset);
+        self.set_state(QpState::Reset);
         self.stop_polling();
-        if self.kind == Kind::XrcSend {
+        if self.kind == QpType::XrcSend {
             self.adapter.xrc.senders.remove(self);
             self.adapter.xrc.forget_questions(self.qpn);
         }

@@ -6,9 +6,9 @@ use super::objects::qp::{Pair, Qp, Role};
 use abi::*;
 use soft_local::shm::layout::qpn;
 use soft_semantics::completion::{Cqe, found_by};
-use soft_semantics::fate::Breakage;
+use soft_semantics::failure_state::FailureEffects;
 use soft_semantics::receive::Receive;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 
 impl Qp {
     /// Handles a failed send request: a reliable QP goes to ERR, any other QP to SQE
@@ -19,8 +19,8 @@ impl Qp {
         if fatally || self.kind.is_reliable() {
             return self.fail();
         }
-        let stops = |now| matches!(now, State::Rts | State::Sqd);
-        self.change_state(|now, _| stops(now).then_some(State::Sqe))
+        let stops = |now| matches!(now, QpState::Rts | QpState::Sqd);
+        self.change_state(|now, _| stops(now).then_some(QpState::Sqe))
     }
 
     /// Handles the consequences of a failed send request. The state may have changed again: the
@@ -28,14 +28,14 @@ impl Qp {
     #[cold]
     pub(crate) fn handle_broken_sends(&self) {
         let mut requester = self.requester.lock();
-        let Breakage { stopped, fatal } = requester.sends.fate.learn();
+        let FailureEffects { stopped, fatal } = requester.sends.failure.take_effects();
         drop(requester);
         if fatal {
             self.event(IBV_EVENT_QP_FATAL);
         }
         match self.state() {
-            State::Err if stopped => self.flush_all(),
-            State::Sqe if stopped => self.flush_sends(),
+            QpState::Err if stopped => self.flush_all(),
+            QpState::Sqe if stopped => self.flush_sends(),
             _ => {}
         }
     }
@@ -56,7 +56,8 @@ impl Qp {
 
     /// As `fail`. On success, `first` is called before peers can read the new state.
     pub(super) fn fail_after(&self, first: impl FnOnce()) -> bool {
-        let rule = |now: State| (!matches!(now, State::Reset | State::Err)).then_some(State::Err);
+        let rule =
+            |now: QpState| (!matches!(now, QpState::Reset | QpState::Err)).then_some(QpState::Err);
         self.change_state_after(|now, _| rule(now), first)
     }
 
@@ -64,7 +65,7 @@ impl Qp {
     pub(crate) fn flush_all(&self) {
         self.flush_sends();
         self.flush_receives();
-        if self.srq().is_some() || self.kind == Kind::XrcRecv {
+        if self.srq().is_some() || self.kind == QpType::XrcRecv {
             self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
         }
     }
@@ -73,7 +74,7 @@ impl Qp {
     /// the QP, and requests of its next connection must not be flushed.
     fn flush_sends(&self) {
         let mut requester = self.requester.lock();
-        if matches!(self.state(), State::Err | State::Sqe) {
+        if matches!(self.state(), QpState::Err | QpState::Sqe) {
             requester.flush(self);
         }
     }
@@ -81,7 +82,7 @@ impl Qp {
     pub(super) fn flush_receives(&self) {
         let mut responder = self.responder.lock();
         // Checked under the lock, as in `flush_sends`.
-        if self.state() != State::Err {
+        if self.state() != QpState::Err {
             return;
         }
         let unfinished = responder.take_unfinished(self);

@@ -13,7 +13,7 @@ use super::regions::{CheckedLkey, LOCAL_WRITE};
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
 use soft_local::shm::slot::{SEND_INLINE, Short};
-use soft_semantics::completion::{Cqe, Pushed};
+use soft_semantics::completion::{Cqe, PushOutcome};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
@@ -64,7 +64,7 @@ impl Responder {
         }
         let mut receives = qp.receives.queue.lock();
         let mut batch = pair.recv_cq.completion_batch();
-        let mut pushed = Pushed::Quiet;
+        let mut pushed = PushOutcome::Quiet;
         let mut served = 0;
         let mut region = CheckedLkey::default();
         // Fields common to all messages are set once.
@@ -72,7 +72,7 @@ impl Responder {
         // Local copies: the compiler would load fields again after each store to shared memory.
         let ring = self.ring;
         let mut next = self.next;
-        while served < most && pushed == Pushed::Quiet {
+        while served < most && pushed == PushOutcome::Quiet {
             let Some(now) = ring.head(next) else { break };
             if !now.matches_head(head) || link.life() != life {
                 break;

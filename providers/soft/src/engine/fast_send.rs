@@ -14,7 +14,7 @@ use soft_local::shm::layout::RING_SLOTS;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, Short};
 use soft_memory::Range;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 
 /// Send flags that the fast path accepts: each costs at most a bit in the slot.
 const FAST_FLAGS: u32 = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_INLINE;
@@ -87,8 +87,8 @@ impl Requester {
     #[inline(always)]
     fn fast_ring(&self, qp: &Qp) -> Option<(Ring, usize)> {
         if !qp.sends_plainly()
-            || !qp.is_in(State::Rts)
-            || !self.sends.fate.is_going()
+            || !qp.is_in(QpState::Rts)
+            || !self.sends.failure.is_working()
             || self.sends.queue.issued != self.sends.queue.posted
             || self.sends.queue.is_careful()
         {
@@ -160,10 +160,10 @@ impl Requester {
         let usual = due != 0
             && qp.acks.piggybacked_beyond(self.ring.acked) == due
             && qp.sends_plainly()
-            && qp.is_in(State::Rts)
+            && qp.is_in(QpState::Rts)
             && self.ring.latched.is_some()
             && self.ring.responses_due == 0
-            && self.sends.fate.is_going()
+            && self.sends.failure.is_working()
             && !self.ring.unannounced
             && self.sends.queue.issued == self.sends.queue.posted;
         if !usual {

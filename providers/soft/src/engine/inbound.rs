@@ -27,14 +27,14 @@ use super::regions::{
 };
 use super::windows::BindResult;
 use abi::*;
-use soft_memory::careful::Seen;
+use soft_memory::careful::MappedRange;
 use soft_memory::ranges::Remote;
 use soft_memory::{Range, Ranges};
 use soft_semantics::completion::{Cqe, vendor_err};
 use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_semantics::receive::Receive;
 use soft_semantics::request::RemoteAddress;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_semantics::tags::wire::HEADERS_LEN;
 use soft_sys::Errno;
 use std::sync::Arc;
@@ -103,7 +103,7 @@ impl Inbound {
     /// Whether requests can be served; an XRC QP needs a selected queue.
     #[inline]
     pub(crate) fn has_srq(&self, qp: &Qp) -> bool {
-        qp.kind != Kind::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
+        qp.kind != QpType::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
     /// Returns the taken receive to the selected shared queue, if a queue is selected.
@@ -322,7 +322,7 @@ impl Inbound {
     /// datagram (class D).
     #[cold]
     fn too_long(&mut self, qp: &Qp) -> Verdict {
-        if qp.kind != Kind::Ud {
+        if qp.kind != QpType::Ud {
             return self.fail_receive_and_refuse(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         if let Some(srq) = qp.srq() {
@@ -591,7 +591,7 @@ fn find_target(
 pub(crate) fn read_region(
     qp: &Qp,
     rights: u64,
-    seen: Option<&mut Seen>,
+    seen: Option<&mut MappedRange>,
     remote: RemoteAddress,
     answer: Range,
 ) -> Result<(), Nak> {
@@ -610,7 +610,7 @@ pub(crate) fn read_region(
 pub(crate) fn read_region_bytes(
     qp: &Qp,
     rights: u64,
-    seen: &mut Seen,
+    seen: &mut MappedRange,
     remote: RemoteAddress,
     answer: &mut [u8],
 ) -> Result<(), Nak> {

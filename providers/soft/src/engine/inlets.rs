@@ -94,7 +94,7 @@ impl Inlets {
         while count < ROUND_BUDGET {
             let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
             match deliver(adapter, inlet, words, &body) {
-                Delivery::Taken => {}
+                Delivery::PayloadRule => {}
                 Delivery::Dropped => drop(all.dropped.fetch_add(1, Ordering::Relaxed)),
                 Delivery::Later => {
                     all.has_waiting.store(true, Ordering::Relaxed);

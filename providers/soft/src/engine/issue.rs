@@ -25,8 +25,8 @@ use soft_local::shm::slot::*;
 use soft_memory::range::{bytes_of, bytes_of_mut};
 use soft_memory::{Range, Ranges};
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::{Phase, RemoteAddress, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{RemoteAddress, RequestOperation, RequestPhase};
+use soft_semantics::state::QpType;
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -57,7 +57,7 @@ impl Requester {
     /// failed, false if its rest waits.
     pub(super) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let entry = self.sends.queue.entry(n);
-        let (fenced, what) = (entry.has(IBV_SEND_FENCE), entry.request.what);
+        let (fenced, operation) = (entry.has(IBV_SEND_FENCE), entry.request.operation);
         if fenced && self.ring.responses_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
@@ -65,20 +65,30 @@ impl Requester {
                 return false;
             }
         }
-        match what {
-            What::Send | What::Segments(_) | What::Finish(_) => self.issue_send(qp, link, n),
-            What::Write(remote) => self.issue_write(qp, link, n, remote),
-            What::Read(remote) | What::Fetch(remote, _) => self.issue_read(qp, link, n, remote),
-            What::FetchAdd { remote, add } => self.issue_atomic(qp, link, n, remote, (add, None)),
-            What::CompareSwap { remote, compare, swap } => {
+        match operation {
+            RequestOperation::Send
+            | RequestOperation::Segments(_)
+            | RequestOperation::Finish(_) => self.issue_send(qp, link, n),
+            RequestOperation::Write(remote) => self.issue_write(qp, link, n, remote),
+            RequestOperation::Read(remote) | RequestOperation::Fetch(remote, _) => {
+                self.issue_read(qp, link, n, remote)
+            }
+            RequestOperation::FetchAdd { remote, add } => {
+                self.issue_atomic(qp, link, n, remote, (add, None))
+            }
+            RequestOperation::CompareSwap { remote, compare, swap } => {
                 self.issue_atomic(qp, link, n, remote, (compare, Some(swap)))
             }
-            What::Store { remote, word } => self.issue_atomic_write(qp, link, n, remote, word),
-            What::Flush { remote, len, placement } => {
+            RequestOperation::Store { remote, word } => {
+                self.issue_atomic_write(qp, link, n, remote, word)
+            }
+            RequestOperation::Flush { remote, len, placement } => {
                 self.issue_flush(qp, link, n, remote, (len, placement))
             }
-            What::Bind(_) | What::Invalidate { .. } => self.sends.issue_local(qp, n),
-            What::Refused(nak) => self.issue_refused(qp, link, n, nak),
+            RequestOperation::Bind(_) | RequestOperation::Invalidate { .. } => {
+                self.sends.issue_local(qp, n)
+            }
+            RequestOperation::Refused(nak) => self.issue_refused(qp, link, n, nak),
         }
     }
 
@@ -138,13 +148,13 @@ impl Requester {
     fn published(&mut self, n: u64) -> bool {
         let end = self.ring.next;
         let entry = self.sends.queue.entry(n);
-        entry.phase = Phase::Published;
+        entry.phase = RequestPhase::Published;
         entry.end = end;
         true
     }
 
     fn done(&mut self, n: u64) -> bool {
-        self.sends.queue.entry(n).phase = Phase::Done;
+        self.sends.queue.entry(n).phase = RequestPhase::Done;
         true
     }
 
@@ -265,7 +275,7 @@ impl Requester {
         let end = seq.wrapping_add(1);
         let n = (self.sends.queue.completed..self.sends.queue.issued).find(|n| {
             let entry = self.sends.queue.entry(*n);
-            entry.phase == Phase::Published && entry.end == end
+            entry.phase == RequestPhase::Published && entry.end == end
         })?;
         let entry = self.sends.queue.entry(n);
         let sends = matches!(
@@ -299,7 +309,7 @@ impl Requester {
                 return ControlFlow::Break(Direct::Later);
             }
         }
-        let srqn = (qp.kind == Kind::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
+        let srqn = (qp.kind == QpType::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
         let gate = self.xrc_rings.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.ring.maps.take().unwrap_or_default());
         let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
@@ -323,7 +333,7 @@ impl Requester {
                 self.sends.fail(n, IBV_WC_LOC_PROT_ERR);
                 return ControlFlow::Break(Direct::Failed);
             }
-            Err(_) if qp.kind == Kind::Uc => return ControlFlow::Break(Direct::Dropped),
+            Err(_) if qp.kind == QpType::Uc => return ControlFlow::Break(Direct::Dropped),
             Err(AccessError::Access) => Nak::Access,
             Err(AccessError::NoQueue) => Nak::InvalidRd,
             Err(AccessError::Forbidden | AccessError::Alignment) => Nak::Invalid,
@@ -364,7 +374,7 @@ impl Requester {
         };
         self.put(qp, link, &head, &[]);
         link.wake_service();
-        self.sends.fate.fail();
+        self.sends.failure.fail();
         self.published(n);
     }
 

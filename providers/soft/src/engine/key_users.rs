@@ -11,7 +11,7 @@ use super::objects::qp::Qp;
 use super::windows::BindResult;
 use soft_local::fabric::Peer;
 use soft_local::shm::view::View;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_semantics::windows::Bind;
 use soft_sys::notice;
 use std::fmt::Display;
@@ -98,7 +98,8 @@ impl Adapter {
         if self.registry.work_queues.has_any() {
             self.datagrams.wait_for_deliveries();
         }
-        let concerned = |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == Kind::XrcRecv;
+        let concerned =
+            |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == QpType::XrcRecv;
         for qp in self.registry.busy_qps(concerned) {
             drop(qp.responder.lock());
             drop(qp.requester.lock());
@@ -109,7 +110,7 @@ impl Adapter {
     /// domain.
     pub(crate) fn quiesce_xrc(&self) {
         for qp in self.registry.all_qps() {
-            if qp.kind == Kind::XrcRecv {
+            if qp.kind == QpType::XrcRecv {
                 drop(qp.responder.lock());
             }
         }

@@ -14,7 +14,7 @@ use super::objects::xrc::{DomainId, Xrc, XrcTask};
 use soft_local::shm::layout::{CLOSING, Life, ORPHANED, split_qpn};
 use soft_local::shm::tenure;
 use soft_local::shm::view::View;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
@@ -76,7 +76,7 @@ impl Xrc {
         let usable = |link: &Link| {
             let life = Life::unpack(link.entry().life.load(Ordering::Acquire));
             life.state != Life::NONE
-                && life.kind == Kind::XrcRecv as u8
+                && life.kind == QpType::XrcRecv as u8
                 && link.entry().stands_for.load(Ordering::Relaxed) == number
                 && DomainId::load(&link.entry().domain) == domain
         };

@@ -14,7 +14,7 @@ use super::objects::qp::{Qp, Tagging};
 use super::objects::served_by::ServedBy;
 use cface::sync::MutexGuard;
 use soft_semantics::completion::{Cqe, Stamped};
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -160,7 +160,7 @@ impl Cq {
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.registry.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
-            if qp.kind == Kind::XrcRecv {
+            if qp.kind == QpType::XrcRecv {
                 self.adapter.xrc.make_hot(&self.adapter, &qp, who);
             } else if qp.receives_on(self) {
                 list.receivers.make_hot(&self.adapter, &qp, who);

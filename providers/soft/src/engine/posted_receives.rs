@@ -4,7 +4,7 @@
 
 use super::objects::qp::Qp;
 use soft_semantics::receive::{Receive, ReceiveQueue};
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLockGuard;
 use std::sync::atomic::Ordering;
@@ -28,7 +28,7 @@ impl Qp {
     pub(crate) fn lock_receives_for_post(&self) -> Result<SpinLockGuard<'_, ReceiveQueue>, Errno> {
         // Most QPs have their own receives, and skip the second check.
         let shares = !self.fast.receives && self.srq().is_some();
-        if shares || self.state() == State::Reset {
+        if shares || self.state() == QpState::Reset {
             return Err(Errno::EINVAL);
         }
         Ok(self.receives.queue.lock())

@@ -7,8 +7,8 @@ use super::objects::qp::Qp;
 use super::requester::MAX_MESSAGE;
 use super::runs::is_small_move;
 use abi::*;
-use soft_semantics::request::{Request, Taken, taken};
-use soft_semantics::state::{Kind, State};
+use soft_semantics::request::{PayloadRule, Request, payload_rule};
+use soft_semantics::state::{QpState, QpType};
 use soft_sys::errno::Errno;
 
 impl Requester {
@@ -39,7 +39,7 @@ impl Requester {
         more: bool,
     ) -> Result<(), Errno> {
         let state = qp.state();
-        if matches!(state, State::Reset | State::Init | State::Rtr) {
+        if matches!(state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(Errno::EINVAL);
         }
         if self.sends.queue.wants_care() {
@@ -47,11 +47,12 @@ impl Requester {
         }
         let len = self.check(qp.kind, request, list)?;
         let n = self.sends.queue.push(request, list, len);
-        if matches!(state, State::Err | State::Sqe) {
+        if matches!(state, QpState::Err | QpState::Sqe) {
             self.flush(qp);
             return Ok(());
         }
-        if state != State::Sqd && self.sends.queue.issued == n && self.sends.fate.is_going() {
+        if state != QpState::Sqd && self.sends.queue.issued == n && self.sends.failure.is_working()
+        {
             if more && (is_small_move(request, len) || self.goes_to_other_host(request)) {
                 self.sends.gathering = true;
             } else {
@@ -111,9 +112,9 @@ impl Requester {
 
     #[inline(never)]
     fn issue_gathered(&mut self, qp: &Qp) {
-        if qp.state() == State::Rts && self.sends.fate.is_going() {
+        if qp.state() == QpState::Rts && self.sends.failure.is_working() {
             self.issue_waiting(qp);
-            if qp.kind == Kind::Ud {
+            if qp.kind == QpType::Ud {
                 // The application may reuse its buffers after the post of the list, so datagrams
                 // that still wait are copied now.
                 for n in self.sends.queue.issued..self.sends.queue.posted {
@@ -133,14 +134,14 @@ impl Requester {
     /// `EINVAL` wrong opcode, list or inline length.
     pub(crate) fn check(
         &self,
-        kind: Kind,
+        kind: QpType,
         request: &Request,
         list: &[ibv_sge],
     ) -> Result<u32, Errno> {
-        let inlines = match taken(kind, request.opcode) {
-            Some(Taken::Bytes) => true,
-            Some(Taken::NoInline) => false,
-            Some(Taken::Segments) => return self.check_segmented(request, list),
+        let inlines = match payload_rule(kind, request.opcode) {
+            Some(PayloadRule::Bytes) => true,
+            Some(PayloadRule::NoInline) => false,
+            Some(PayloadRule::Segments) => return self.check_segmented(request, list),
             None => return Err(Errno::EINVAL),
         };
         if list.len() > self.sends.queue.max_sge {
@@ -151,7 +152,7 @@ impl Requester {
         if len > u64::from(MAX_MESSAGE) {
             return Err(Errno::EINVAL);
         }
-        if kind == Kind::Raw {
+        if kind == QpType::Raw {
             super::ethernet::check(request.opcode, len)?;
         }
         let inline = request.flags & IBV_SEND_INLINE != 0;
@@ -167,7 +168,7 @@ impl Requester {
     fn prepare_to_wait(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.sends.keep_inline(n);
-        } else if qp.kind == Kind::Ud && !self.sends.gathering {
+        } else if qp.kind == QpType::Ud && !self.sends.gathering {
             super::ud::copy_waiting(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
@@ -182,7 +183,7 @@ impl Requester {
     /// wakes the process or, if none is due, the service thread looks again.
     #[cold]
     pub(super) fn wait_for_acks(&mut self, qp: &Qp) {
-        if qp.kind.is_connected() && qp.state() == State::Rts && self.sends.fate.is_going() {
+        if qp.kind.is_connected() && qp.state() == QpState::Rts && self.sends.failure.is_working() {
             qp.await_acks();
             if self.ring.acked == self.ring.next {
                 self.sends.watch_blocked(qp, self.sends.queue.issued);

@@ -21,7 +21,7 @@ use super::opened;
 use super::xrc::OTHER_HOST;
 use abi::*;
 use cface::sync::MutexGuard;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,7 +38,7 @@ impl Qp {
     /// asks for its home QP.
     #[inline]
     pub(crate) fn is_xrc_receiver_valid(&self) -> bool {
-        self.kind != Kind::XrcRecv || self.has_user()
+        self.kind != QpType::XrcRecv || self.has_user()
     }
 
     fn has_user(&self) -> bool {
@@ -80,7 +80,7 @@ impl Qp {
     /// Whether this stand-in refused a request and its home QP does not know yet. The owner of the
     /// home QP believes the refusal only while the stand-in is in ERR.
     pub(crate) fn is_refusal_awaited(&self) -> bool {
-        self.state() == State::Err && self.as_stand_in().is_some_and(StandIn::awaits_refusal)
+        self.state() == QpState::Err && self.as_stand_in().is_some_and(StandIn::awaits_refusal)
     }
 
     /// Opens the ring for a new connection to QP `dest_qpn`, reached by `link`, and begins to look
@@ -126,7 +126,7 @@ impl Qp {
     /// ERR.
     #[inline]
     pub(crate) fn receives_posted(&self) {
-        if self.state() == State::Err {
+        if self.state() == QpState::Err {
             return self.flush_receives();
         }
         // Relaxed, without a fence: the lock of `receives` orders the flag, see `await_receive`.
@@ -156,7 +156,7 @@ impl Qp {
     /// they need further locks.
     #[inline]
     pub(crate) fn release_requester(&self, mut requester: MutexGuard<'_, Requester>) {
-        let broke = requester.sends.fate.tell();
+        let broke = requester.sends.failure.mark_notified();
         drop(requester);
         if broke {
             self.handle_broken_sends();

@@ -423,7 +423,7 @@ pub(crate) fn look_up(
     }
     let entry = view.mr(index);
     let asked = Access { rkey, qpn, pd, addr, len, need };
-    let keys::Found { va, access } = load_entry(entry).admit(&asked).ok()?;
+    let keys::AccessibleRange { va, access } = load_entry(entry).admit(&asked).ok()?;
     Some(KeyTarget { va, access })
 }
 
@@ -431,10 +431,10 @@ pub(crate) fn look_up(
 /// after all users of the old key are gone: those that announced an operation, and those that hold
 /// a lock which `Adapter::quiesce` takes.
 #[inline]
-pub(super) fn load_entry(entry: &MrEntry) -> keys::Entry {
+pub(super) fn load_entry(entry: &MrEntry) -> keys::KeyEntry {
     let key = protocol::key(&entry.key);
     let rkey = key as u32;
-    keys::Entry {
+    keys::KeyEntry {
         rkey,
         access: (key >> 32) as u32,
         pd: entry.pd.load(Ordering::Relaxed),
@@ -464,7 +464,12 @@ pub(crate) enum KeyMeaning {
 /// The meaning of `rkey` in the table of `view` for its owner's QP `qpn` of domain `pd`, and its
 /// entry without the marks of soft. The owner may change the entry meanwhile: the result is only
 /// reported, never used for access.
-pub(crate) fn key_meaning(view: &View, rkey: u32, qpn: u32, pd: u32) -> (KeyMeaning, keys::Entry) {
+pub(crate) fn key_meaning(
+    view: &View,
+    rkey: u32,
+    qpn: u32,
+    pd: u32,
+) -> (KeyMeaning, keys::KeyEntry) {
     let index = (rkey >> INDEX_SHIFT) as usize % MRS;
     let mut entry = load_entry(view.mr(index));
     entry.access &= !SPECIAL | ON_DEMAND;

@@ -6,12 +6,12 @@
 //! application (`max_send_wr` 0) has these entries, too.
 
 use super::objects::connection::Requester;
-use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
+use super::objects::qp::{Fetch, Qp, RendezvousPayload, Tagging};
 use super::objects::srq::TagMatching;
 use abi::*;
 use soft_semantics::receive::Receive;
-use soft_semantics::request::{self, RemoteAddress, Request, SendQueue, What};
-use soft_semantics::state::State;
+use soft_semantics::request::{self, RemoteAddress, Request, RequestOperation, SendQueue};
+use soft_semantics::state::QpState;
 use soft_semantics::tags::wire::{HEADERS_LEN, fin};
 
 /// Entries reserved for the shared receive queue: two for each rendezvous. Further rendezvous wait
@@ -27,9 +27,9 @@ impl Requester {
 
     fn begin_pending(&mut self, qp: &Qp, tm: &TagMatching, own: &Tagging) -> bool {
         match qp.state() {
-            State::Rts | State::Sqd => {}
+            QpState::Rts | QpState::Sqd => {}
             // Queued requests fail first, in the flush.
-            State::Err if self.sends.queue.is_idle() => {
+            QpState::Err if self.sends.queue.is_idle() => {
                 drop_fetches(qp, tm, own);
                 return false;
             }
@@ -56,16 +56,20 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
         left -= sge.length;
         sge.length > 0
     });
-    let fetched = request::Fetched { len: fetch.offer.len, solicited: fetch.solicited };
+    let fetched = request::RendezvousPayload { len: fetch.offer.len, solicited: fetch.solicited };
     let common = Request { wr_id: u64::from(fetch.handle), ..Request::default() };
     let from = RemoteAddress { addr: fetch.offer.va, rkey: fetch.offer.rkey };
-    let read = Request { opcode: IBV_WR_RDMA_READ, what: What::Fetch(from, fetched), ..common };
+    let read = Request {
+        opcode: IBV_WR_RDMA_READ,
+        operation: RequestOperation::Fetch(from, fetched),
+        ..common
+    };
     queue.push_own(&read, &receive.sges, fetch.offer.len);
     // The fence delays FIN until the data has arrived.
     let done = Request {
         opcode: IBV_WR_SEND,
         flags: IBV_SEND_INLINE | IBV_SEND_FENCE,
-        what: What::Finish(fetched),
+        operation: RequestOperation::Finish(fetched),
         ..common
     };
     let n = queue.push_own(&done, &[], HEADERS_LEN as u32);
@@ -92,23 +96,26 @@ impl Requester {
 #[cold]
 pub(super) fn finish_request(qp: &Qp, request: &Request, status: u32) {
     let Some((tm, _)) = qp.tagging() else { return };
-    let request::Fetched { len, solicited } = match request.what {
-        What::Fetch(..) if status == IBV_WC_SUCCESS => return,
-        What::Fetch(_, fetched) | What::Finish(fetched) => fetched,
+    let request::RendezvousPayload { len, solicited } = match request.operation {
+        RequestOperation::Fetch(..) if status == IBV_WC_SUCCESS => return,
+        RequestOperation::Fetch(_, fetched) | RequestOperation::Finish(fetched) => fetched,
         _ => return,
     };
-    let fetched = Fetched { handle: request.wr_id as u32, len, solicited };
+    let fetched = RendezvousPayload { handle: request.wr_id as u32, len, solicited };
     // A peer skips slots of a QP in RESET. The resulting acknowledgement does not prove that FIN
     // was executed.
-    let cut = status == IBV_WC_SUCCESS && qp.state() == State::Reset;
+    let cut = status == IBV_WC_SUCCESS && qp.state() == QpState::Reset;
     tm.finish_fetch(qp, &fetched, if cut { IBV_WC_WR_FLUSH_ERR } else { status });
 }
 
 /// Fails the waiting rendezvous of a QP that stops.
 pub(super) fn drop_fetches(qp: &Qp, tm: &TagMatching, own: &Tagging) {
     while let Some(fetch) = own.next_fetch() {
-        let fetched =
-            Fetched { handle: fetch.handle, len: fetch.offer.len, solicited: fetch.solicited };
+        let fetched = RendezvousPayload {
+            handle: fetch.handle,
+            len: fetch.offer.len,
+            solicited: fetch.solicited,
+        };
         tm.finish_fetch(qp, &fetched, IBV_WC_WR_FLUSH_ERR);
     }
 }

@@ -34,12 +34,12 @@ use crate::engine::completions::Batch;
 use abi::*;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::Ranges;
-use soft_semantics::completion::{Cqe, Pushed, found_by, vendor_err};
-use soft_semantics::fate::Breakage;
+use soft_semantics::completion::{Cqe, PushOutcome, found_by, vendor_err};
+use soft_semantics::failure_state::FailureEffects;
 use soft_semantics::frames::segmenter::Segmenter;
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::{Entry, Phase, Request, SendQueue, completion_opcode};
-use soft_semantics::state::{Kind, State, give_up_us};
+use soft_semantics::request::{QueuedRequest, Request, RequestPhase, SendQueue, completion_opcode};
+use soft_semantics::state::{QpState, QpType, give_up_us};
 use soft_semantics::strict::takes_resource;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Requester {
     #[cold]
     pub(super) fn stop_queue(&mut self, qp: &Qp, fatal: bool) {
         let stopped = qp.stop_sending(fatal);
-        self.sends.fate.break_off(Breakage { stopped, fatal });
+        self.sends.failure.break_off(FailureEffects { stopped, fatal });
     }
 
     /// Begins a connection (at RTR). `take_lent` has removed the chunks of the previous connection.
@@ -145,7 +145,7 @@ impl Requester {
 
     /// Lets a queue continue after an error (SQE to RTS).
     pub(crate) fn resume(&mut self) {
-        self.sends.fate.resume();
+        self.sends.failure.resume();
     }
 
     /// Removes the chunks that the peer may still read or write. Returns them with the link, whose
@@ -170,8 +170,8 @@ impl Requester {
             let begun = self.begin_fetches(qp);
             if self.sends.has_issuable() {
                 match qp.state() {
-                    State::Rts => self.issue_waiting(qp),
-                    State::Sqd if self.is_midway() => self.finish_begun(qp),
+                    QpState::Rts => self.issue_waiting(qp),
+                    QpState::Sqd if self.is_midway() => self.finish_begun(qp),
                     _ => {}
                 }
                 self.reap(qp);
@@ -214,7 +214,7 @@ impl Requester {
 
     /// Whether requests are outstanding.
     pub(super) fn is_busy(&self, qp: &Qp) -> bool {
-        self.sends.fate.is_untold()
+        self.sends.failure.needs_notice()
             || !self.sends.queue.is_idle()
             || qp.tagging().is_some_and(|(_, own)| own.is_waiting())
     }
@@ -234,13 +234,13 @@ impl Requester {
                 }
             }
             if !answers && !self.sends.is_local(self.sends.queue.issued) {
-                if qp.kind != Kind::Uc {
+                if qp.kind != QpType::Uc {
                     self.start_timeout(qp);
                     break;
                 }
                 // Unreliable: a message that no QP receives is lost, and the sender gets a success.
                 let n = self.sends.queue.issued;
-                self.sends.queue.entry(n).phase = Phase::Done;
+                self.sends.queue.entry(n).phase = RequestPhase::Done;
             } else if !self.issue(qp, &link, self.sends.queue.issued) {
                 break;
             }
@@ -270,7 +270,7 @@ impl Requester {
             (PeerState::Serving(now), latched) => {
                 // A UC responder accepts any message as the first of a connection.
                 let begins =
-                    latched.is_none() || qp.kind == Kind::Uc || self.is_connection_unused();
+                    latched.is_none() || qp.kind == QpType::Uc || self.is_connection_unused();
                 begins && self.adopt_connection(qp, link, now)
             }
             (PeerState::Silent | PeerState::Dead, _) => false,
@@ -297,7 +297,7 @@ impl Requester {
         let psn = home.entry().rq_psn.load(Ordering::Relaxed);
         let expected = !qp.kind.is_reliable() || psn == self.ring.first_psn;
         let taken = expected && me.take(&home.ring) && me.take(&link.ring);
-        self.ring.out_of_sequence = !taken && qp.kind != Kind::Uc;
+        self.ring.out_of_sequence = !taken && qp.kind != QpType::Uc;
         if self.ring.out_of_sequence {
             return false;
         }
@@ -311,7 +311,7 @@ impl Requester {
         self.ring.connected_at = (self.ring.next, self.sends.queue.issued);
         self.ring.named_srq = 0;
         self.ring.unanswered_since = None;
-        let whole = qp.kind != Kind::Uc || self.drop_issued(qp);
+        let whole = qp.kind != QpType::Uc || self.drop_issued(qp);
         // The peer may have begun another connection meanwhile. The values read above may then
         // belong to the new connection, and the ring is not usable yet.
         whole && link.peer_state(qp.qpn) == PeerState::Serving(now)
@@ -321,7 +321,7 @@ impl Requester {
     /// chunks back. Returns false if the request issued next was begun; its rest is lost as well.
     fn drop_issued(&mut self, qp: &Qp) -> bool {
         for n in self.sends.queue.completed..self.sends.queue.issued {
-            self.sends.queue.entry(n).phase = Phase::Done;
+            self.sends.queue.entry(n).phase = RequestPhase::Done;
         }
         for lent in self.ring.lent_chunks.drain(..) {
             qp.adapter.chunks.give(lent.chunk);
@@ -399,7 +399,7 @@ impl Requester {
     /// afterwards.
     #[inline]
     fn ack_proves_execution(&self, qp: &Qp, link: &Link) -> bool {
-        matches!(qp.state(), State::Rts | State::Sqd)
+        matches!(qp.state(), QpState::Rts | QpState::Sqd)
             || !qp.kind.is_reliable()
             || self.sends.queue.completed == self.sends.queue.posted
             || is_connected_to_itself(qp, link)
@@ -436,9 +436,9 @@ impl Requester {
         for n in self.sends.queue.completed..self.sends.queue.posted {
             let entry = *self.sends.queue.entry(n);
             let holds = match entry.phase {
-                Phase::Published => entry.end.wrapping_sub(seq) as i32 > 0,
-                Phase::Waiting => entry.offset > 0,
-                Phase::Done | Phase::Failed(_) | Phase::Dead => false,
+                RequestPhase::Published => entry.end.wrapping_sub(seq) as i32 > 0,
+                RequestPhase::Waiting => entry.offset > 0,
+                RequestPhase::Done | RequestPhase::Failed(_) | RequestPhase::Dead => false,
             };
             if holds {
                 return self.sends.fail(n, status);
@@ -462,11 +462,15 @@ impl Requester {
         let mut cqe = Cqe { opcode: IBV_WC_SEND, qp_num: qp.qpn, ..Cqe::default() };
         let (acked, signals_all) = (self.ring.acked, pair.signals_all);
         let mut others = false;
-        let mut pushed = Pushed::Quiet;
+        let mut pushed = PushOutcome::Quiet;
         while self.sends.queue.completed < self.sends.queue.issued {
             let entry = self.sends.queue.entry(self.sends.queue.completed);
             let is_send = matches!(entry.request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
-            if entry.phase != Phase::Published || !is_send || entry.own || pushed != Pushed::Quiet {
+            if entry.phase != RequestPhase::Published
+                || !is_send
+                || entry.own
+                || pushed != PushOutcome::Quiet
+            {
                 others = true;
                 break;
             }
@@ -488,7 +492,7 @@ impl Requester {
 
     /// Completes finished requests, in order.
     pub(crate) fn reap(&mut self, qp: &Qp) {
-        if self.sends.fate.is_broken() {
+        if self.sends.failure.is_broken() {
             return;
         }
         if self.sends.unpolled.is_none() && !self.reap_sends(qp) {
@@ -500,17 +504,19 @@ impl Requester {
             let acked = self.ring.acked;
             let entry = self.sends.queue.entry(n);
             let status = match entry.phase {
-                Phase::Waiting => break,
-                Phase::Published if acked.wrapping_sub(entry.end) as i32 >= 0 => IBV_WC_SUCCESS,
-                Phase::Published => break,
-                Phase::Done => IBV_WC_SUCCESS,
-                Phase::Failed(status) => status,
-                Phase::Dead => IBV_WC_RETRY_EXC_ERR,
+                RequestPhase::Waiting => break,
+                RequestPhase::Published if acked.wrapping_sub(entry.end) as i32 >= 0 => {
+                    IBV_WC_SUCCESS
+                }
+                RequestPhase::Published => break,
+                RequestPhase::Done => IBV_WC_SUCCESS,
+                RequestPhase::Failed(status) => status,
+                RequestPhase::Dead => IBV_WC_RETRY_EXC_ERR,
             };
             let answered = matches!(
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
-            ) && entry.phase == Phase::Published;
+            ) && entry.phase == RequestPhase::Published;
             self.ring.responses_due -= u32::from(answered);
             if status == IBV_WC_SUCCESS && !entry.own {
                 let mut position = None;
@@ -521,14 +527,14 @@ impl Requester {
                     let ring = batch.get_or_insert_with(|| pair.send_cq.completion_batch());
                     position = self.sends.unpolled.is_some().then(|| ring.next_position());
                     let pushed = ring.push(&cqe, false);
-                    if pushed != Pushed::Quiet
+                    if pushed != PushOutcome::Quiet
                         && let Some(ring) = batch.take()
                     {
                         ring.end(pushed);
                     }
                 }
                 if let Some(unpolled) = &mut self.sends.unpolled {
-                    unpolled.completed(takes_resource(&entry.request.what), position);
+                    unpolled.completed(takes_resource(&entry.request.operation), position);
                 }
                 self.sends.queue.complete_oldest(false);
                 continue;
@@ -536,7 +542,7 @@ impl Requester {
             let entry = *entry;
             self.sends.queue.complete_oldest(entry.own);
             if let Some(ring) = batch.take() {
-                ring.end(Pushed::Quiet);
+                ring.end(PushOutcome::Quiet);
             }
             let failed = status != IBV_WC_SUCCESS;
             if failed {
@@ -550,7 +556,7 @@ impl Requester {
             }
         }
         if let Some(ring) = batch {
-            ring.end(Pushed::Quiet);
+            ring.end(PushOutcome::Quiet);
         }
     }
 
@@ -562,11 +568,11 @@ impl Requester {
         while self.sends.queue.completed < self.sends.queue.posted {
             let entry = *self.sends.queue.entry(self.sends.queue.completed);
             let status = match entry.phase {
-                Phase::Failed(status) if !self.sends.fate.is_broken() => status,
-                Phase::Dead if !self.sends.fate.is_broken() => IBV_WC_RETRY_EXC_ERR,
+                RequestPhase::Failed(status) if !self.sends.failure.is_broken() => status,
+                RequestPhase::Dead if !self.sends.failure.is_broken() => IBV_WC_RETRY_EXC_ERR,
                 _ => IBV_WC_WR_FLUSH_ERR,
             };
-            self.sends.fate.flush();
+            self.sends.failure.flush();
             self.sends.queue.complete_oldest(entry.own);
             let position = complete(qp, &entry, status, 0);
             self.note_unpolled(&entry, position);
@@ -574,7 +580,7 @@ impl Requester {
         self.sends.queue.issued = self.sends.queue.posted;
         self.datagrams.waiting.forget();
         self.ring.responses_due = 0;
-        self.sends.fate.fail();
+        self.sends.failure.fail();
         if let Some((tm, own)) = qp.tagging() {
             rendezvous::drop_fetches(qp, tm, own);
         }
@@ -611,10 +617,10 @@ impl Requester {
     fn check_timeout(&mut self, qp: &Qp) {
         // Work on local windows does not wait for the remote QP.
         let waiting = self.sends.queue.issued != self.sends.queue.posted
-            && qp.state() != State::Sqd
+            && qp.state() != QpState::Sqd
             && !self.sends.is_local(self.sends.queue.issued);
         if (self.ring.acked == self.ring.next && !waiting)
-            || self.sends.fate.is_broken()
+            || self.sends.failure.is_broken()
             || !self.wire.is_timed()
         {
             self.ring.unanswered_since = None;
@@ -666,10 +672,10 @@ impl Requester {
     }
 
     fn give_up_if_due(&mut self, qp: &Qp, dead: bool) {
-        if self.sends.fate.is_broken() || self.sends.queue.is_idle() {
+        if self.sends.failure.is_broken() || self.sends.queue.is_idle() {
             return;
         }
-        if qp.kind == Kind::Uc {
+        if qp.kind == QpType::Uc {
             for n in self.sends.queue.completed..self.sends.queue.posted {
                 if n >= self.sends.queue.issued {
                     // Work on local windows is still executed.
@@ -678,13 +684,14 @@ impl Requester {
                     }
                     self.sends.queue.issued = n + 1;
                 }
-                self.sends.queue.entry(n).phase = Phase::Done;
+                self.sends.queue.entry(n).phase = RequestPhase::Done;
             }
             return self.reap(qp);
         }
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);
         if due || dead {
-            let phase = if dead { Phase::Dead } else { Phase::Failed(IBV_WC_RETRY_EXC_ERR) };
+            let phase =
+                if dead { RequestPhase::Dead } else { RequestPhase::Failed(IBV_WC_RETRY_EXC_ERR) };
             self.sends.end_request(self.sends.queue.completed, phase);
             self.reap(qp);
         }
@@ -737,7 +744,7 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
 
 /// Completes a request. Returns the position of the completion, if any.
 #[cold]
-fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) -> Option<u64> {
+fn complete(qp: &Qp, entry: &QueuedRequest, status: u32, byte_len: u32) -> Option<u64> {
     let request = &entry.request;
     if entry.own {
         rendezvous::finish_request(qp, request, status);
@@ -746,7 +753,7 @@ fn complete(qp: &Qp, entry: &Entry, status: u32, byte_len: u32) -> Option<u64> {
     let cqe = Cqe {
         status,
         vendor_err: match vendor_err(status) {
-            found_by::TIME if entry.phase == Phase::Dead => found_by::DEATH,
+            found_by::TIME if entry.phase == RequestPhase::Dead => found_by::DEATH,
             usual => usual,
         },
         ..done(qp, request, byte_len)

@@ -30,14 +30,14 @@ use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
 use soft_local::shm::protocol;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
-use soft_local::shm::trust::Claim;
+use soft_local::shm::trust::Unchecked;
 use soft_memory::cma::IoVec;
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{MAX_SGE, Range, Ranges};
 use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_semantics::receive::Receive;
 use soft_semantics::request::RemoteAddress;
-use soft_semantics::state::{Kind, State, rnr_timer_us};
+use soft_semantics::state::{QpState, QpType, rnr_timer_us};
 use soft_semantics::tags::wire::HEADERS_LEN;
 use soft_sys::Errno;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Responder {
         if !self.established {
             self.establish(qp);
         }
-        if qp.kind == Kind::Uc {
+        if qp.kind == QpType::Uc {
             self.follow_takeover(qp);
         }
         if self.sender.is_none() {
@@ -232,10 +232,10 @@ impl Responder {
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {
             self.established = true;
-            if qp.kind != Kind::Uc {
+            if qp.kind != QpType::Uc {
                 self.sender = RingHolder::of(&self.ring);
             }
-            if qp.state() == State::Rtr && qp.as_stand_in().is_none() {
+            if qp.state() == QpState::Rtr && qp.as_stand_in().is_none() {
                 qp.event(IBV_EVENT_COMM_EST);
             }
         }
@@ -335,7 +335,7 @@ impl Responder {
             return Verdict::Stale;
         }
         // A request completes before its response arrives, as on a network.
-        if qp.kind != Kind::XrcRecv {
+        if qp.kind != QpType::XrcRecv {
             qp.note_piggybacked_ack(head.ack);
         } else if head.has(LAST) {
             qp.adapter.xrc.senders.complete(link.peer.slot);
@@ -343,7 +343,7 @@ impl Responder {
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
         }
-        if head.op == Op::Address && qp.kind == Kind::XrcRecv {
+        if head.op == Op::Address && qp.kind == QpType::XrcRecv {
             self.inbound.select_srq(qp, body.low(0).as_said());
             return Verdict::Done;
         }
@@ -559,7 +559,7 @@ impl SlotSource<'_> {
             let lens = [body.low(3), body.high(3), body.low(4)];
             // Addresses of the other process, checked by the kernel.
             let range = |(at, len)| IoVec::new(body.word(at).as_said(), len as usize);
-            let lens = lens.map(Claim::as_said).into_iter().take(usize::from(head.count));
+            let lens = lens.map(Unchecked::as_said).into_iter().take(usize::from(head.count));
             return Ok(lens.enumerate().map(range).collect());
         }
         let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk)).ok_or(Errno::EPROTO)?;

@@ -7,7 +7,7 @@ use super::objects::datagrams::ReceiveShortage;
 use super::objects::qp::{Opened, Openings, Pair, Qp, Receiver, Role, StandIn, Tagging};
 use super::objects::srq::{Srq, TagMatching};
 use super::objects::xrc::DomainId;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -61,7 +61,7 @@ impl Role {
     }
 
     /// Counts this QP as a user of its objects, which must outlive it.
-    pub(super) fn hold(&self, kind: Kind) {
+    pub(super) fn hold(&self, kind: QpType) {
         match self {
             Self::Pair(pair) => {
                 pair.send_cq.users.fetch_add(1, Ordering::AcqRel);
@@ -84,7 +84,7 @@ impl Role {
     }
 
     /// Ends the uses counted by `hold`.
-    pub(super) fn release(&self, kind: Kind) {
+    pub(super) fn release(&self, kind: QpType) {
         match self {
             Self::Pair(pair) => {
                 if !kind.is_connected() {

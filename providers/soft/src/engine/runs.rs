@@ -13,8 +13,8 @@ use super::regions::{IMPORTED, LOCAL_WRITE, REMOTE_READ, REMOTE_WRITE};
 use abi::*;
 use soft_memory::Ranges;
 use soft_memory::cma::{IoVec, MOST_RANGES};
-use soft_semantics::request::{Phase, RemoteAddress, Request, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{RemoteAddress, Request, RequestOperation, RequestPhase};
+use soft_semantics::state::QpType;
 use std::sync::atomic::Ordering;
 
 /// Maximal number of requests in a run.
@@ -44,12 +44,14 @@ impl Requester {
         if self.reach(link) != Reach::Attach {
             return 0;
         }
-        let Request { opcode, what, .. } = self.sends.queue.entry(n).request;
-        let (way, need, local, rkey) = match (what, qp.kind) {
-            (What::Write(to), Kind::Rc | Kind::Uc) if opcode == IBV_WR_RDMA_WRITE => {
+        let Request { opcode, operation, .. } = self.sends.queue.entry(n).request;
+        let (way, need, local, rkey) = match (operation, qp.kind) {
+            (RequestOperation::Write(to), QpType::Rc | QpType::Uc)
+                if opcode == IBV_WR_RDMA_WRITE =>
+            {
                 (Direction::Write, REMOTE_WRITE, 0, to.rkey)
             }
-            (What::Read(from) | What::Fetch(from, _), Kind::Rc) => {
+            (RequestOperation::Read(from) | RequestOperation::Fetch(from, _), QpType::Rc) => {
                 (Direction::Read, REMOTE_READ, LOCAL_WRITE, from.rkey)
             }
             _ => return 0,
@@ -60,7 +62,7 @@ impl Requester {
         }
         if self.ring.acked != self.ring.next
             || self.ring.responses_due > 0
-            || !self.sends.fate.is_going()
+            || !self.sends.failure.is_working()
         {
             return 0;
         }
@@ -90,8 +92,9 @@ impl Requester {
         let mut total = 0;
         for m in n..self.sends.queue.posted {
             let entry = *self.sends.queue.entry(m);
-            let (What::Write(remote) | What::Read(remote) | What::Fetch(remote, _)) =
-                entry.request.what
+            let (RequestOperation::Write(remote)
+            | RequestOperation::Read(remote)
+            | RequestOperation::Fetch(remote, _)) = entry.request.operation
             else {
                 break;
             };
@@ -141,7 +144,7 @@ impl Requester {
         let moved = moved.unwrap_or(0);
         let done = ends.iter().take_while(|end| **end <= moved).count() as u64;
         for m in n..n + done {
-            self.sends.queue.entry(m).phase = Phase::Done;
+            self.sends.queue.entry(m).phase = RequestPhase::Done;
         }
         done
     }

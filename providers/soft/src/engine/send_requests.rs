@@ -7,20 +7,20 @@ use super::objects::send_requests::SendRequests;
 use super::windows::BindResult;
 use abi::*;
 use soft_memory::Ranges;
-use soft_semantics::request::{Phase, What};
+use soft_semantics::request::{RequestOperation, RequestPhase};
 
 impl SendRequests {
     /// Executes work on local windows; no slot travels.
     #[cold]
     pub(crate) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
-        let done = match self.queue.entry(n).request.what {
-            What::Bind(bind) => qp.adapter.bind(qp, &bind),
-            What::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
+        let done = match self.queue.entry(n).request.operation {
+            RequestOperation::Bind(bind) => qp.adapter.bind(qp, &bind),
+            RequestOperation::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
             _ => BindResult::Refused,
         };
         match done {
             BindResult::Yes => {
-                self.queue.entry(n).phase = Phase::Done;
+                self.queue.entry(n).phase = RequestPhase::Done;
                 true
             }
             BindResult::Later => {

@@ -8,12 +8,12 @@ use super::life::to_shared;
 use super::objects::qp::{Incarnation, Qp};
 use super::xrc::OTHER_HOST;
 use soft_local::shm::layout::Life;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use std::sync::atomic::Ordering;
 
 impl Qp {
     /// Changes the state and publishes it to the peers.
-    pub(crate) fn set_state(&self, state: State) {
+    pub(crate) fn set_state(&self, state: QpState) {
         self.change_state(|_, _| Some(state));
     }
 
@@ -22,7 +22,7 @@ impl Qp {
         self.change_state(|_, incarnation| {
             incarnation.generation = incarnation.generation.wrapping_add(1);
             incarnation.dest_qpn = dest_qpn;
-            Some(State::Rtr)
+            Some(QpState::Rtr)
         });
     }
 
@@ -30,7 +30,7 @@ impl Qp {
     /// changed.
     pub(super) fn change_state(
         &self,
-        rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
+        rule: impl FnOnce(QpState, &mut Incarnation) -> Option<QpState>,
     ) -> bool {
         self.change_state_after(rule, || ())
     }
@@ -39,7 +39,7 @@ impl Qp {
     /// before the life is published to peers.
     pub(super) fn change_state_after(
         &self,
-        rule: impl FnOnce(State, &mut Incarnation) -> Option<State>,
+        rule: impl FnOnce(QpState, &mut Incarnation) -> Option<QpState>,
         first: impl FnOnce(),
     ) -> bool {
         let mut incarnation = self.life.incarnation.lock();
@@ -53,7 +53,9 @@ impl Qp {
         if before && !self.is_receiving() && self.kind.is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
             self.adapter.wake_owner_of(dest_qpn);
-            if self.kind == Kind::XrcRecv && dest_qpn == OTHER_HOST && self.as_stand_in().is_none()
+            if self.kind == QpType::XrcRecv
+                && dest_qpn == OTHER_HOST
+                && self.as_stand_in().is_none()
             {
                 // Stand-ins for this QP are unknown here. They return the receives that they took.
                 self.adapter.fabric.for_each_peer(|peer| peer.kick());

@@ -14,9 +14,9 @@ use super::wire::wrap;
 use abi::ibv_qp_attr;
 use soft_semantics::Time;
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::{Entry, Phase, What};
-use soft_semantics::state::Kind;
-use soft_semantics::strict::{Ends, Verdict, takes_resource, verdict};
+use soft_semantics::request::{QueuedRequest, RequestOperation, RequestPhase};
+use soft_semantics::state::QpType;
+use soft_semantics::strict::{ConnectionLimits, StrictVerdict, takes_resource, verdict};
 use std::sync::atomic::Ordering;
 
 /// The wire of strict mode.
@@ -32,20 +32,20 @@ impl Wire for StrictWire {
             let n = requester.sends.queue.issued;
             let verdict = match requester.check_request(qp, n) {
                 Some(verdict) => verdict,
-                None if qp.kind == Kind::Uc => Verdict::Lost,
+                None if qp.kind == QpType::Uc => StrictVerdict::Lost,
                 None => {
                     requester.start_timeout(qp);
                     break;
                 }
             };
             let issued = match verdict {
-                Verdict::Goes => self.issue_one(requester, qp, n),
-                Verdict::Refused(nak) => self.request_refusal(requester, qp, n, nak),
-                Verdict::Fails(status) => {
+                StrictVerdict::Goes => self.issue_one(requester, qp, n),
+                StrictVerdict::Refused(nak) => self.request_refusal(requester, qp, n, nak),
+                StrictVerdict::Fails(status) => {
                     requester.sends.fail(n, status);
                     Issued::SoFar
                 }
-                Verdict::Lost => {
+                StrictVerdict::Lost => {
                     requester.sends.lose_request(n);
                     Issued::SoFar
                 }
@@ -102,9 +102,9 @@ impl StrictWire {
     /// Makes the responder refuse request `n`.
     fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
         let request = &mut requester.sends.queue.entry(n).request;
-        let kept = std::mem::replace(&mut request.what, What::Refused(nak));
+        let kept = std::mem::replace(&mut request.operation, RequestOperation::Refused(nak));
         let issued = self.issue_one(requester, qp, n);
-        requester.sends.queue.entry(n).request.what = kept;
+        requester.sends.queue.entry(n).request.operation = kept;
         issued
     }
 }
@@ -118,7 +118,7 @@ impl RetryAttributes {
 
 impl Requester {
     /// Turns strict mode on.
-    pub(super) fn become_strict(&mut self, kind: Kind) {
+    pub(super) fn become_strict(&mut self, kind: QpType) {
         self.sends.queue.set_strict();
         self.sends.unpolled = Some(Box::default());
         // Unconnected QPs have no remote attributes to check.
@@ -142,24 +142,24 @@ impl Requester {
 
     /// Records a completed request, and the position of its completion, if any.
     #[cold]
-    pub(super) fn note_unpolled(&mut self, entry: &Entry, position: Option<u64>) {
+    pub(super) fn note_unpolled(&mut self, entry: &QueuedRequest, position: Option<u64>) {
         if let Some(unpolled) = self.sends.unpolled.as_mut().filter(|_| !entry.own) {
-            unpolled.completed(takes_resource(&entry.request.what), position);
+            unpolled.completed(takes_resource(&entry.request.operation), position);
         }
     }
 
     /// The verdict for request `n` under the present attributes of both ends; None if the remote QP
     /// does not serve yet.
-    fn check_request(&mut self, qp: &Qp, n: u64) -> Option<Verdict> {
-        let Entry { request, len, offset, .. } = *self.sends.queue.entry(n);
-        if offset > 0 || self.host_connection.is_some() || request.what.is_local() {
+    fn check_request(&mut self, qp: &Qp, n: u64) -> Option<StrictVerdict> {
+        let QueuedRequest { request, len, offset, .. } = *self.sends.queue.entry(n);
+        if offset > 0 || self.host_connection.is_some() || request.operation.is_local() {
             // The request was judged when it began, or the transport to another host judges it, or
             // it needs no remote QP.
-            return Some(Verdict::Goes);
+            return Some(StrictVerdict::Goes);
         }
         // Without a link the inner wire measures the timeout.
-        let Some(link) = self.ring.link.take() else { return Some(Verdict::Goes) };
-        if qp.kind != Kind::XrcSend && !self.is_served(qp, &link) {
+        let Some(link) = self.ring.link.take() else { return Some(StrictVerdict::Goes) };
+        if qp.kind != QpType::XrcSend && !self.is_served(qp, &link) {
             self.ring.link = Some(link);
             return None;
         }
@@ -168,7 +168,7 @@ impl Requester {
         // unknown.
         let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
         let responder = home.entry();
-        let ends = Ends {
+        let ends = ConnectionLimits {
             own_mtu: qp.entry().path_mtu.load(Ordering::Relaxed),
             remote_mtu: responder.path_mtu.load(Ordering::Relaxed),
             depth: self.retry.max_rd_atomic,
@@ -176,11 +176,11 @@ impl Requester {
         };
         self.ring.link = Some(link);
         if !is_known {
-            return Some(Verdict::Goes);
+            return Some(StrictVerdict::Goes);
         }
         let under_way =
-            if takes_resource(&request.what) { self.resources_in_use(qp, n) } else { 0 };
-        Some(verdict(&request.what, len, qp.kind.is_reliable(), under_way, &ends))
+            if takes_resource(&request.operation) { self.resources_in_use(qp, n) } else { 0 };
+        Some(verdict(&request.operation, len, qp.kind.is_reliable(), under_way, &ends))
     }
 
     /// Requests up to `n` that use a responder resource and whose end the application has not
@@ -190,8 +190,9 @@ impl Requester {
             unpolled.polled(pair.send_cq.polled_to());
         }
         let unpolled = self.sends.unpolled.as_ref().map_or(0, |unpolled| unpolled.resources());
-        let is_going = |entry: &Entry| {
-            takes_resource(&entry.request.what) && !matches!(entry.phase, Phase::Failed(_))
+        let is_going = |entry: &QueuedRequest| {
+            takes_resource(&entry.request.operation)
+                && !matches!(entry.phase, RequestPhase::Failed(_))
         };
         let going = (self.sends.queue.completed..=n)
             .filter(|n| is_going(self.sends.queue.entry(*n)))

@@ -17,7 +17,7 @@ use soft_memory::{Range, Ranges};
 use soft_semantics::completion::Cqe;
 use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_semantics::receive::Receive;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use soft_semantics::tags::wire::{self, HEADERS_LEN, Offer, TMH_LEN, Tagged, fin};
 use soft_sys::Errno;
 
@@ -154,7 +154,7 @@ impl Inbound {
     ) -> Verdict {
         let Some(receive) = &self.matched else { return Verdict::Done };
         let room = receive.room() as u64;
-        let can_read = matches!(qp.state(), State::Rts | State::Sqd);
+        let can_read = matches!(qp.state(), QpState::Rts | QpState::Sqd);
         if u64::from(offer.len) <= room && can_read {
             let cqe = self.completion(qp, headers, IBV_WC_SUCCESS, IBV_WC_TM_MATCH, 0);
             self.tag_match = TagMatch::Plain;

@@ -6,11 +6,11 @@
 //! `pending_fetches`.
 
 use super::objects::cq::Cq;
-use super::objects::qp::{Fetch, Fetched, Qp, Tagging};
+use super::objects::qp::{Fetch, Qp, RendezvousPayload, Tagging};
 use super::objects::srq::{TagMatching, Tags};
 use abi::*;
 use cface::sync::{Mutex, MutexGuard};
-use soft_semantics::completion::{Cqe, Rare};
+use soft_semantics::completion::{Cqe, RareFields};
 use soft_semantics::tags::wire::Tagged;
 use soft_semantics::tags::{MAX_TAG_SGE, Removal, Restored, TagList};
 use soft_sys::Errno;
@@ -30,7 +30,7 @@ pub(crate) struct TagOperation<'a> {
     pub(crate) signaled: bool,
     /// Number of unexpected messages that software has handled, if given.
     pub(crate) seen: Option<u32>,
-    pub(crate) what: TagAction<'a>,
+    pub(crate) action: TagAction<'a>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl TagMatching {
                 return Err(Errno::ENOMEM);
             }
         }
-        match operation.what {
+        match operation.action {
             TagAction::Add { list, .. } if list.len() > MAX_TAG_SGE => return Err(Errno::EINVAL),
             TagAction::Add { .. } if tags.list.is_full() => return Err(Errno::ENOMEM),
             _ => {}
@@ -77,7 +77,7 @@ impl TagMatching {
         if let Some(seen) = operation.seen {
             tags.list.sync(seen);
         }
-        let (opcode, status, handle) = match operation.what {
+        let (opcode, status, handle) = match operation.action {
             TagAction::Add { recv_wr_id, list, tag, mask } => {
                 let handle = tags.list.add(tag, mask, recv_wr_id, list).ok_or(Errno::ENOMEM)?;
                 (IBV_WC_TM_ADD, IBV_WC_SUCCESS, Some(handle))
@@ -105,7 +105,7 @@ impl TagMatching {
 
     /// Completes the receive of a rendezvous: its data arrived and FIN was acknowledged, or it
     /// failed.
-    pub(super) fn finish_fetch(&self, qp: &Qp, fetch: &Fetched, status: u32) {
+    pub(super) fn finish_fetch(&self, qp: &Qp, fetch: &RendezvousPayload, status: u32) {
         let mut tags = self.lock();
         // After a failed READ and a flushed FIN, only the first completes the receive.
         let Some(wr_id) = tags.list.finish(fetch.handle) else { return };
@@ -139,8 +139,8 @@ impl TagMatching {
 }
 
 /// The tag fields of a completion.
-pub(super) fn tagged(tagged: Tagged) -> Rare {
-    Rare { tag: tagged.tag, tag_priv: tagged.app_ctx, ..Rare::default() }
+pub(super) fn tagged(tagged: Tagged) -> RareFields {
+    RareFields { tag: tagged.tag, tag_priv: tagged.app_ctx, ..RareFields::default() }
 }
 
 impl Tagging {

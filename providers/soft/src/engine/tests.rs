@@ -20,8 +20,8 @@ use abi::*;
 use cface::sync::Mutex;
 use soft_local::fabric::FabricConfig;
 use soft_semantics::completion::{Cqe, Reads};
-use soft_semantics::request::{Destination, RemoteAddress, Request, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation};
+use soft_semantics::state::QpType;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -146,13 +146,13 @@ struct Side {
 }
 
 impl Side {
-    fn new(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Self {
+    fn new(adapter: &Arc<Adapter>, kind: QpType, bytes: usize) -> Self {
         Self::with(adapter, kind, bytes, 256, None)
     }
 
     fn with(
         adapter: &Arc<Adapter>,
-        kind: Kind,
+        kind: QpType,
         bytes: usize,
         max_inline: u32,
         srq: Option<&Arc<Srq>>,
@@ -164,7 +164,7 @@ impl Side {
     /// Creates the QP with one CQ for its sends, which `poll` reads, and one for its receives.
     fn with_queues(
         adapter: &Arc<Adapter>,
-        kind: Kind,
+        kind: QpType,
         bytes: usize,
         max_inline: u32,
         srq: Option<&Arc<Srq>>,
@@ -218,9 +218,9 @@ impl Side {
             ..own
         };
         for state in [
-            soft_semantics::state::State::Init,
-            soft_semantics::state::State::Rtr,
-            soft_semantics::state::State::Rts,
+            soft_semantics::state::QpState::Init,
+            soft_semantics::state::QpState::Rtr,
+            soft_semantics::state::QpState::Rts,
         ] {
             let needs = soft_semantics::modify::transition(self.qp.kind, self.qp.state(), state);
             self.modify(state as u32, needs.expect("the usual way").required, attr);
@@ -269,7 +269,7 @@ impl Drop for Side {
     }
 }
 
-fn pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
+fn pair(kind: QpType, cma: bool, bytes: usize) -> (Side, Side) {
     let adapter = adapter(cma);
     let (a, b) = (Side::new(&adapter, kind, bytes), Side::new(&adapter, kind, bytes));
     a.connect(b.qp.qpn, 0);
@@ -288,29 +288,32 @@ fn request(opcode: u32, to: &Side) -> Request {
         wr_id: 9,
         opcode,
         imm: 0x0403_0201,
-        what: what(opcode, RemoteAddress { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey }),
+        operation: operation_of(
+            opcode,
+            RemoteAddress { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey },
+        ),
         to: Destination { qpn: to.qp.qpn, qkey: QKEY, elsewhere: false, grh: None },
         ..Request::default()
     }
 }
 
 /// The operation that `opcode` names, on `remote`.
-pub(crate) fn what(opcode: u32, remote: RemoteAddress) -> What {
+pub(crate) fn operation_of(opcode: u32, remote: RemoteAddress) -> RequestOperation {
     match opcode {
-        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
-        IBV_WR_RDMA_READ => What::Read(remote),
-        IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote, add: 0 },
-        IBV_WR_ATOMIC_CMP_AND_SWP => What::CompareSwap { remote, compare: 0, swap: 0 },
-        IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },
-        IBV_WR_FLUSH => What::Flush { remote, len: 8, placement: IBV_FLUSH_GLOBAL },
-        _ => What::Send,
+        IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => RequestOperation::Write(remote),
+        IBV_WR_RDMA_READ => RequestOperation::Read(remote),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => RequestOperation::FetchAdd { remote, add: 0 },
+        IBV_WR_ATOMIC_CMP_AND_SWP => RequestOperation::CompareSwap { remote, compare: 0, swap: 0 },
+        IBV_WR_ATOMIC_WRITE => RequestOperation::Store { remote, word: None },
+        IBV_WR_FLUSH => RequestOperation::Flush { remote, len: 8, placement: IBV_FLUSH_GLOBAL },
+        _ => RequestOperation::Send,
     }
 }
 
 /// As `request`, for another address at the peer.
 fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
     let mut request = request(opcode, to);
-    if let Some(remote) = request.what.remote_mut() {
+    if let Some(remote) = request.operation.remote_mut() {
         remote.addr = addr;
     }
     request
@@ -319,7 +322,7 @@ fn request_at(opcode: u32, to: &Side, addr: u64) -> Request {
 /// As `request`, with an rkey that names no region.
 fn misnamed(opcode: u32, to: &Side) -> Request {
     let mut request = request(opcode, to);
-    if let Some(remote) = request.what.remote_mut() {
+    if let Some(remote) = request.operation.remote_mut() {
         remote.rkey ^= 0x4000;
     }
     request
@@ -329,7 +332,9 @@ const SIZES: [usize; 12] = [0, 1, 47, 48, 49, 64, 4096, 8192, 8193, 16384, 16385
 
 #[test]
 fn sends_of_all_sizes_arrive_whole_on_both_paths() {
-    for (kind, cma) in [(Kind::Rc, true), (Kind::Rc, false), (Kind::Uc, true), (Kind::Uc, false)] {
+    for (kind, cma) in
+        [(QpType::Rc, true), (QpType::Rc, false), (QpType::Uc, true), (QpType::Uc, false)]
+    {
         let (mut a, b) = pair(kind, cma, 300_001);
         for (n, size) in SIZES.into_iter().enumerate() {
             fill(&mut a, n);
@@ -352,7 +357,7 @@ fn sends_of_all_sizes_arrive_whole_on_both_paths() {
 #[test]
 fn one_sided_requests_of_all_sizes_do_the_same_on_both_paths() {
     for cma in [true, false] {
-        let (mut a, mut b) = pair(Kind::Rc, cma, 300_001);
+        let (mut a, mut b) = pair(QpType::Rc, cma, 300_001);
         for (n, size) in SIZES.into_iter().enumerate() {
             fill(&mut a, n);
             b.memory.fill(0);
@@ -383,12 +388,12 @@ fn one_sided_requests_of_all_sizes_do_the_same_on_both_paths() {
 #[test]
 fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
     for cma in [true, false] {
-        let (a, mut b) = pair(Kind::Rc, cma, 64);
+        let (a, mut b) = pair(QpType::Rc, cma, 64);
         b.memory[..8].copy_from_slice(&40u64.to_ne_bytes());
         let word = |side: &Side| u64::from_ne_bytes(side.memory[..8].try_into().expect("eight"));
         let remote = RemoteAddress { addr: b.memory.as_ptr() as u64, rkey: b.keys.rkey };
-        let what = What::FetchAdd { remote, add: 2 };
-        let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
+        let operation = RequestOperation::FetchAdd { remote, add: 2 };
+        let add = Request { operation, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, &b) };
         a.send(add, &[a.sge(0, 8)]);
         let done = a.wait(&b);
         assert_eq!(
@@ -397,8 +402,8 @@ fn atomics_return_the_old_value_and_change_the_new_one_on_both_paths() {
         );
         assert_eq!((word(&a), word(&b)), (40, 42));
         for (compare, after) in [(41, 42), (42, 7)] {
-            let what = What::CompareSwap { remote, compare, swap: 7 };
-            let swap = Request { what, ..request(IBV_WR_ATOMIC_CMP_AND_SWP, &b) };
+            let operation = RequestOperation::CompareSwap { remote, compare, swap: 7 };
+            let swap = Request { operation, ..request(IBV_WR_ATOMIC_CMP_AND_SWP, &b) };
             a.send(swap, &[a.sge(0, 8)]);
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
             assert_eq!((word(&a), word(&b)), (42, after));
@@ -417,7 +422,7 @@ fn a_bad_key_fails_both_ends() {
         (true, IBV_WR_ATOMIC_FETCH_AND_ADD),
         (false, IBV_WR_ATOMIC_FETCH_AND_ADD),
     ] {
-        let (a, b) = pair(Kind::Rc, cma, 64);
+        let (a, b) = pair(QpType::Rc, cma, 64);
         b.receive(1, &[b.sge(0, 8)]);
         let bad = misnamed(opcode, &b);
         a.send(bad, &[a.sge(0, 8)]);
@@ -431,7 +436,7 @@ fn a_bad_key_fails_both_ends() {
 
 #[test]
 fn a_message_longer_than_its_receive_fails_both_ends() {
-    let (a, b) = pair(Kind::Rc, true, 64);
+    let (a, b) = pair(QpType::Rc, true, 64);
     b.receive(1, &[b.sge(0, 8)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
     assert_eq!(b.wait(&a).status, IBV_WC_LOC_LEN_ERR);
@@ -440,12 +445,12 @@ fn a_message_longer_than_its_receive_fails_both_ends() {
 
 #[test]
 fn a_send_without_a_receive_waits_or_fails_as_rnr_retry_says() {
-    let (a, b) = pair(Kind::Rc, true, 64);
+    let (a, b) = pair(QpType::Rc, true, 64);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
     assert_eq!(a.wait(&b).status, IBV_WC_RNR_RETRY_EXC_ERR);
 
     let adapter = adapter(true);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
@@ -459,7 +464,7 @@ fn a_send_without_a_receive_waits_or_fails_as_rnr_retry_says() {
 
 #[test]
 fn a_remote_qp_that_is_gone_exhausts_the_retries() {
-    let (a, b) = pair(Kind::Rc, true, 64);
+    let (a, b) = pair(QpType::Rc, true, 64);
     b.qp.reset();
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
@@ -470,7 +475,7 @@ fn a_remote_qp_that_is_gone_exhausts_the_retries() {
 #[test]
 fn more_requests_than_the_ring_holds_arrive_in_order() {
     for cma in [true, false] {
-        let (mut a, b) = pair(Kind::Rc, cma, 40_000);
+        let (mut a, b) = pair(QpType::Rc, cma, 40_000);
         fill(&mut a, 1);
         let mut got = 0;
         let mut sent = 0;
@@ -502,7 +507,7 @@ fn more_requests_than_the_ring_holds_arrive_in_order() {
 #[test]
 fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
     for size in [0, 1, 32, 33, 4096] {
-        let (mut a, b) = pair(Kind::Ud, true, 5000);
+        let (mut a, b) = pair(QpType::Ud, true, 5000);
         fill(&mut a, size);
         let adapter = &b.qp.adapter;
         let ring = adapter.view.peer_ring(adapter.fabric.slot()).expect("mapped");

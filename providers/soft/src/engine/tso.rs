@@ -8,7 +8,7 @@ use super::refused::errno;
 use abi::*;
 use soft_memory::{Range, Ranges};
 use soft_semantics::frames::{Segment, make_segment};
-use soft_semantics::request::{Request, What};
+use soft_semantics::request::{Request, RequestOperation};
 use soft_sys::Errno;
 
 impl Requester {
@@ -34,7 +34,9 @@ impl Requester {
     /// Copies the header of a waiting segmented send, because the application may reuse its buffer
     /// after the post.
     pub(super) fn keep_tso_header(&mut self, n: u64) {
-        let What::Segments(cut) = self.sends.queue.entry(n).request.what else { return };
+        let RequestOperation::Segments(cut) = self.sends.queue.entry(n).request.operation else {
+            return;
+        };
         let slot = self.sends.queue.at(n);
         let to = self.datagrams.segmenter.place(slot);
         let len = usize::from(cut.header_len).min(to.len());
@@ -55,7 +57,9 @@ impl Requester {
         mut send: impl FnMut(&mut Self, &mut [u8]) -> PutResult,
     ) -> PutResult {
         let entry = *self.sends.queue.entry(n);
-        let What::Segments(cut) = entry.request.what else { return PutResult::Done };
+        let RequestOperation::Segments(cut) = entry.request.operation else {
+            return PutResult::Done;
+        };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let framing = self.datagrams.segmenter.framing;
         let slot = self.sends.queue.at(n);

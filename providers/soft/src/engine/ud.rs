@@ -26,8 +26,8 @@ use soft_local::shm::slot::*;
 use soft_memory::range::bytes_of_mut;
 use soft_memory::{Range, Ranges};
 use soft_semantics::inbound::{Headers, Verdict};
-use soft_semantics::request::{Destination, Phase, Request, Route};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{Destination, Request, RequestPhase, Route};
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -116,7 +116,7 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
         return taken;
     }
     let (_, index) = split_qpn(qpn);
-    let qp = adapter.registry.qp(index).filter(|qp| qp.kind == Kind::Ud && qp.qpn == qpn);
+    let qp = adapter.registry.qp(index).filter(|qp| qp.kind == QpType::Ud && qp.qpn == qpn);
     qp.is_some_and(|qp| place_datagram(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
@@ -238,7 +238,7 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         if sent == PutResult::Full {
             break;
         }
-        requester.sends.queue.entry(n).phase = Phase::Done;
+        requester.sends.queue.entry(n).phase = RequestPhase::Done;
         requester.sends.queue.issued += 1;
     }
     used.inspect(|o| o.publish());

@@ -22,7 +22,7 @@ use cface::sync::Mutex;
 use soft_local::shm::layout::{MRS, MWS};
 use soft_local::shm::protocol;
 use soft_local::shm::view::View;
-use soft_semantics::keys::Found;
+use soft_semantics::keys::AccessibleRange;
 use soft_semantics::windows::Bind;
 use soft_semantics::windows::{self, USER_BITS};
 use soft_sys::unguessable::{Orders, Unguessable};
@@ -172,7 +172,7 @@ impl Windows {
         if let Some(window) = state.window(index) {
             window.rules.rkey = bind.rkey;
         }
-        let Some(Found { va, access }) = range else { return BindResult::Yes };
+        let Some(AccessibleRange { va, access }) = range else { return BindResult::Yes };
         let (tied_to, region) = (window.serves(qpn), index_of(bind.region));
         if let Some(window) = state.window(index) {
             window.rules.bound = Some(tied_to);
@@ -193,7 +193,7 @@ impl Windows {
     }
 
     /// The beginning of the part of a region named by `bind`, if the region permits it.
-    fn find_part(&self, pd: u32, bind: &Bind) -> Option<Found> {
+    fn find_part(&self, pd: u32, bind: &Bind) -> Option<AccessibleRange> {
         let region = index_of(bind.region);
         if region == 0 || region >= FIRST_WINDOW {
             return None;

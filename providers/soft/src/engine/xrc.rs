@@ -28,8 +28,8 @@ use super::objects::xrc::{DomainId, OpenDomain, QpEvent, Xrc, XrcTask};
 use crate::host::xrc_messages::SrqRequest;
 use soft_local::shm::layout::{Life, QPS, split_qpn};
 use soft_local::shm::slot::{Head, Op, high, low};
-use soft_local::shm::trust::Claim;
-use soft_semantics::state::Kind;
+use soft_local::shm::trust::Unchecked;
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl Xrc {
     /// Whether `qp` may wait for process `slot`. A QP that only sends has no responder that would
     /// notice.
     pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
-        qp.kind == Kind::XrcSend && self.senders.sends_to(slot, qp)
+        qp.kind == QpType::XrcSend && self.senders.sends_to(slot, qp)
     }
 
     /// Asks process `slot` for a stand-in for QP `of`, to which the local QP `by` sends. `stand_in`
@@ -225,7 +225,7 @@ impl Xrc {
         adapter: &Adapter,
         slot: u16,
         head: &Head,
-        word: Claim<u64>,
+        word: Unchecked<u64>,
     ) -> bool {
         // QP numbers and an event, checked below or before the task is executed.
         let word = word.as_said();
@@ -280,7 +280,7 @@ impl Xrc {
         let life = Life::unpack(entry.life.load(Ordering::Acquire));
         let served = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
         let stood = life.state == Life::ERR
-            && life.kind == Kind::XrcRecv as u8
+            && life.kind == QpType::XrcRecv as u8
             && life.dest_qpn == served
             && entry.stands_for.load(Ordering::Relaxed) == of;
         if stood && qp.fail() {

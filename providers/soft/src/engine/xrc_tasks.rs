@@ -14,7 +14,7 @@ use crate::host::xrc_messages::SrqRequest;
 use soft_local::shm::layout::{Life, qpn, split_qpn};
 use soft_local::shm::slot::{Op, halves};
 use soft_semantics::inbound::{Nak, Verdict};
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -109,7 +109,7 @@ impl Xrc {
         let held = home.peer.is_dead();
         let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
         let sends = sender.as_ref().map_or(!held, |sender| sender.may_send(of));
-        if kind != Kind::XrcRecv as u8 || home.peer.is_self || !sends {
+        if kind != QpType::XrcRecv as u8 || home.peer.is_self || !sends {
             return None;
         }
         let domain = DomainId::load(&home.entry().domain);

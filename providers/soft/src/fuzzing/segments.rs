@@ -24,8 +24,8 @@ use soft_local::shm::protocol;
 use soft_local::shm::view::View;
 use soft_semantics::completion::Reads;
 use soft_semantics::modify::transition;
-use soft_semantics::request::{Destination, RemoteAddress, Request, What};
-use soft_semantics::state::{Kind, State};
+use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation};
+use soft_semantics::state::{QpState, QpType};
 
 /// Bytes of a record: kind, three parameters, and eight words.
 const RECORD: usize = 4 + 64;
@@ -35,7 +35,7 @@ const MOST: usize = 64;
 const MEMORY: usize = 8192;
 const BESIDE: usize = 4096;
 const QKEY: u32 = 0x1111_1111;
-const KINDS: [Kind; 3] = [Kind::Rc, Kind::Uc, Kind::Ud];
+const KINDS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 const RECEIVES: u64 = 4;
 
 struct Deaf;
@@ -128,7 +128,7 @@ impl World {
             ..Zeroed::zeroed()
         };
         for (which, qp) in self.qps.iter().enumerate() {
-            let reset = ibv_qp_attr { qp_state: State::Reset as u32, ..attr };
+            let reset = ibv_qp_attr { qp_state: QpState::Reset as u32, ..attr };
             modify(qp, &self.gids, &reset, IBV_QP_STATE).expect("RESET is always allowed");
             // The tables of a correct remote process.
             let entry = self.own.qp(which + 1);
@@ -142,7 +142,7 @@ impl World {
             ring.nak().store(0, Relaxed);
             ring.holder().store(0, Relaxed);
             entry.life.store(life.pack(), Release);
-            for state in [State::Init, State::Rtr, State::Rts] {
+            for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 let needs = transition(qp.kind, qp.state(), state).expect("the usual way").required;
                 let dest_qp_num = self.number(which);
                 let attr = ibv_qp_attr { qp_state: state as u32, dest_qp_num, ..attr };
@@ -274,8 +274,8 @@ impl World {
         ];
         let opcode = opcodes[usize::from(what) % 6];
         let allowed = match qp.kind {
-            Kind::Rc => true,
-            Kind::Uc => !matches!(opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_FETCH_AND_ADD),
+            QpType::Rc => true,
+            QpType::Uc => !matches!(opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_FETCH_AND_ADD),
             _ => matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM),
         };
         if !allowed {
@@ -283,16 +283,16 @@ impl World {
         }
         let len = if opcode == IBV_WR_ATOMIC_FETCH_AND_ADD { 8 } else { words[0] as usize % 4096 };
         let remote = RemoteAddress { addr: words[2], rkey: words[1] as u32 };
-        let what = match opcode {
-            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => What::Write(remote),
-            IBV_WR_RDMA_READ => What::Read(remote),
-            IBV_WR_ATOMIC_FETCH_AND_ADD => What::FetchAdd { remote, add: 0 },
-            _ => What::Send,
+        let operation = match opcode {
+            IBV_WR_RDMA_WRITE | IBV_WR_RDMA_WRITE_WITH_IMM => RequestOperation::Write(remote),
+            IBV_WR_RDMA_READ => RequestOperation::Read(remote),
+            IBV_WR_ATOMIC_FETCH_AND_ADD => RequestOperation::FetchAdd { remote, add: 0 },
+            _ => RequestOperation::Send,
         };
         let request = Request {
             wr_id: 99,
             opcode,
-            what,
+            operation,
             to: Destination { qpn: self.number(which), qkey: QKEY, elsewhere: false, grh: None },
             ..Request::default()
         };

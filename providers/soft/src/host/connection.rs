@@ -25,9 +25,9 @@ use ferroverbs_net::{Path, Target};
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{self as roce, Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 use ferroverbs_roce::wire::{Addresses, Nonce, Psn, Qpn, RnrTimer};
-use soft_memory::careful::Seen;
+use soft_memory::careful::MappedRange;
 use soft_semantics::request::Route;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use soft_sys::process::random;
 use std::collections::{HashMap, VecDeque};
@@ -73,7 +73,7 @@ pub(crate) struct HostConnection {
     /// A request of the peer has arrived.
     has_received: bool,
     /// Results of checks whether memory is mapped, valid while the requester's lock is held.
-    seen: Seen,
+    seen: MappedRange,
 }
 
 /// XRC: the owner of the region that a peer reads.
@@ -163,7 +163,7 @@ impl HostConnection {
     /// `ibv_mtu`. `peer_route` is the route to the peer, if the QP has exactly one. `buffer` is the
     /// size of this process's receive buffer in bytes; the peer's buffer is assumed to be equal.
     pub(crate) fn new(
-        kind: Kind,
+        kind: QpType,
         qpn: u32,
         shares_receives: bool,
         attr: &ibv_qp_attr,
@@ -172,11 +172,11 @@ impl HostConnection {
         buffer: usize,
     ) -> Self {
         let service = match kind {
-            Kind::Uc => Service::Uc,
-            Kind::Ud | Kind::Raw => Service::Ud,
-            Kind::XrcSend => Service::XrcInitiator,
-            Kind::XrcRecv => Service::XrcTarget,
-            Kind::Rc => Service::Rc,
+            QpType::Uc => Service::Uc,
+            QpType::Ud | QpType::Raw => Service::Ud,
+            QpType::XrcSend => Service::XrcInitiator,
+            QpType::XrcRecv => Service::XrcTarget,
+            QpType::Rc => Service::Rc,
         };
         let mut config = Config::new(service, Qpn::new(qpn), pmtu(mtu));
         config.peer = route
@@ -211,7 +211,7 @@ impl HostConnection {
             timeout_at: None,
             ack_is_deferred: false,
             has_received: false,
-            seen: Seen::default(),
+            seen: MappedRange::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::packet_sink::{self, PacketMetadata};
 use cface::sync::{Mutex, MutexGuard};
 use ferroverbs_net::{Cut, DATAGRAM, Ecn, Lane, Sender, Target};
 use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
-use soft_semantics::weather::{Passage, Passages};
+use soft_semantics::impairment::{ImpairmentEffect, ImpairmentSequence};
 use std::io;
 use std::net::IpAddr;
 use std::ops::{Deref, DerefMut, Range};
@@ -43,7 +43,7 @@ pub(super) struct Outbox {
 /// Losses, duplicates and delays that the user asks for.
 #[derive(Debug)]
 struct Impairments {
-    passages: Passages,
+    passages: ImpairmentSequence,
     delayed: Vec<DelayedPacket>,
     /// A second packet buffer, of the same size as that of the outbox.
     spare: Box<[u8]>,
@@ -318,17 +318,17 @@ impl Outbox {
         for Packet { route, ecn, start, len } in std::mem::take(&mut self.packets) {
             let bytes = &before[start..start + len];
             match impaired.passages.draw() {
-                Passage::Through => self.requeue(route, ecn, bytes),
-                Passage::Twice => (0..2).for_each(|_| self.requeue(route, ecn, bytes)),
-                Passage::Late => {
+                ImpairmentEffect::Through => self.requeue(route, ecn, bytes),
+                ImpairmentEffect::Twice => (0..2).for_each(|_| self.requeue(route, ecn, bytes)),
+                ImpairmentEffect::Late => {
                     let peer_route = Arc::clone(&self.routes[route]);
                     impaired.delayed.push(DelayedPacket { peer_route, ecn, bytes: bytes.into() });
                 }
-                Passage::Marked if ecn == Ecn::Capable => {
+                ImpairmentEffect::Marked if ecn == Ecn::Capable => {
                     self.requeue(route, Ecn::Congested, bytes);
                 }
-                Passage::Marked => self.requeue(route, ecn, bytes),
-                Passage::Lost => {
+                ImpairmentEffect::Marked => self.requeue(route, ecn, bytes),
+                ImpairmentEffect::Lost => {
                     self.counters
                         .counter(ProcessCounter::InjectedLoss)
                         .fetch_add(1, Ordering::Relaxed);

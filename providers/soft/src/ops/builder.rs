@@ -21,8 +21,8 @@ use crate::engine::objects::connection::Requester;
 use crate::engine::objects::qp::Qp;
 use abi::*;
 use lock_api::RawMutex as _;
-use soft_semantics::request::{RemoteAddress, Request, Segments, What};
-use soft_semantics::state::{Kind, State};
+use soft_semantics::request::{RemoteAddress, Request, RequestOperation, Segments};
+use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 
@@ -36,14 +36,14 @@ const ANSWERED: u32 = IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 /// The operations that a QP of this kind can be created with.
-pub(super) const fn offered(kind: Kind) -> u64 {
+pub(super) const fn offered(kind: QpType) -> u64 {
     let ops = match kind {
-        Kind::Rc => SENDS | WINDOWS | WRITES | ANSWERED | NEWER,
-        Kind::XrcSend => SENDS | WRITES | ANSWERED,
-        Kind::Uc => SENDS | WINDOWS | WRITES,
-        Kind::Ud => SENDS | IBV_QP_EX_WITH_TSO,
-        Kind::XrcRecv => 0,
-        Kind::Raw => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
+        QpType::Rc => SENDS | WINDOWS | WRITES | ANSWERED | NEWER,
+        QpType::XrcSend => SENDS | WRITES | ANSWERED,
+        QpType::Uc => SENDS | WINDOWS | WRITES,
+        QpType::Ud => SENDS | IBV_QP_EX_WITH_TSO,
+        QpType::XrcRecv => 0,
+        QpType::Raw => IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_TSO,
     };
     ops as u64
 }
@@ -136,7 +136,7 @@ pub(crate) fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
 fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Result<(), Errno> {
     let Some(list) = builder.built.get_mut(..builder.count) else { return Err(Errno::EINVAL) };
     for built in &mut *list {
-        if let What::Segments(cut) = &mut built.request.what {
+        if let RequestOperation::Segments(cut) = &mut built.request.operation {
             // An offset, as for inline data below.
             cut.header += builder.headers.as_ptr() as u64;
         }
@@ -155,7 +155,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
         requester.publish();
         return Ok(());
     }
-    if matches!(qp.state(), State::Reset | State::Init | State::Rtr) {
+    if matches!(qp.state(), QpState::Reset | QpState::Init | QpState::Rtr) {
         return Err(Errno::EINVAL);
     }
     if requester.postable_requests(qp) < list.len() {
@@ -238,7 +238,7 @@ unsafe extern "C" fn send_inv(qp: *mut ibv_qp_ex, rkey: u32) {
 
 unsafe extern "C" fn local_inv(qp: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
-    unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.what = What::Invalidate { rkey }) };
+    unsafe { begin(qp, IBV_WR_LOCAL_INV, |r| r.operation = RequestOperation::Invalidate { rkey }) };
 }
 
 unsafe extern "C" fn bind_mw(
@@ -256,7 +256,7 @@ unsafe extern "C" fn bind_mw(
         }
         let fill = |r: &mut Request| {
             if let Ok(bind) = bind {
-                r.what = What::Bind(bind);
+                r.operation = RequestOperation::Bind(bind);
             }
         };
         begin(qp, IBV_WR_BIND_MW, fill);
@@ -269,8 +269,9 @@ unsafe extern "C" fn atomic_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, word
     // that eight bytes are readable at `word`; they are copied here.
     unsafe {
         let word = word.cast::<u64>().read_unaligned();
-        let what = What::Store { remote: RemoteAddress { addr, rkey }, word: Some(word) };
-        begin(qp, IBV_WR_ATOMIC_WRITE, |r| r.what = what);
+        let operation =
+            RequestOperation::Store { remote: RemoteAddress { addr, rkey }, word: Some(word) };
+        begin(qp, IBV_WR_ATOMIC_WRITE, |r| r.operation = operation);
     }
 }
 
@@ -292,8 +293,9 @@ unsafe extern "C" fn flush(
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP. The reference for
     // the error is made after the reference in `begin` has ended.
     unsafe {
-        let what = What::Flush { remote: RemoteAddress { addr, rkey }, len, placement };
-        begin(qp, IBV_WR_FLUSH, |r| r.what = what);
+        let operation =
+            RequestOperation::Flush { remote: RemoteAddress { addr, rkey }, len, placement };
+        begin(qp, IBV_WR_FLUSH, |r| r.operation = operation);
         if !known {
             builder(qp).error = Some(Errno::EINVAL);
         }
@@ -316,24 +318,34 @@ unsafe extern "C" fn send_tso(qp: *mut ibv_qp_ex, header: *mut c_void, header_le
             headers.extend_from_slice(bytes);
         }
         let cut = Segments { header: at, header_len, mss };
-        begin(qp, IBV_WR_TSO, |r| r.what = What::Segments(cut));
+        begin(qp, IBV_WR_TSO, |r| r.operation = RequestOperation::Segments(cut));
     }
 }
 
 unsafe extern "C" fn rdma_write(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
-    unsafe { begin(qp, IBV_WR_RDMA_WRITE, |r| r.what = What::Write(RemoteAddress { addr, rkey })) };
+    unsafe {
+        begin(qp, IBV_WR_RDMA_WRITE, |r| {
+            r.operation = RequestOperation::Write(RemoteAddress { addr, rkey })
+        })
+    };
 }
 
 unsafe extern "C" fn rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, imm: be32) {
-    let fill = |r: &mut Request| (r.what, r.imm) = (What::Write(RemoteAddress { addr, rkey }), imm);
+    let fill = |r: &mut Request| {
+        (r.operation, r.imm) = (RequestOperation::Write(RemoteAddress { addr, rkey }), imm)
+    };
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_RDMA_WRITE_WITH_IMM, fill) };
 }
 
 unsafe extern "C" fn rdma_read(qp: *mut ibv_qp_ex, rkey: u32, addr: u64) {
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
-    unsafe { begin(qp, IBV_WR_RDMA_READ, |r| r.what = What::Read(RemoteAddress { addr, rkey })) };
+    unsafe {
+        begin(qp, IBV_WR_RDMA_READ, |r| {
+            r.operation = RequestOperation::Read(RemoteAddress { addr, rkey })
+        })
+    };
 }
 
 unsafe extern "C" fn atomic_cmp_swp(
@@ -344,14 +356,16 @@ unsafe extern "C" fn atomic_cmp_swp(
     swap: u64,
 ) {
     let remote = RemoteAddress { addr, rkey };
-    let fill = |r: &mut Request| r.what = What::CompareSwap { remote, compare, swap };
+    let fill =
+        |r: &mut Request| r.operation = RequestOperation::CompareSwap { remote, compare, swap };
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_ATOMIC_CMP_AND_SWP, fill) };
 }
 
 unsafe extern "C" fn atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, addr: u64, add: u64) {
-    let fill =
-        |r: &mut Request| r.what = What::FetchAdd { remote: RemoteAddress { addr, rkey }, add };
+    let fill = |r: &mut Request| {
+        r.operation = RequestOperation::FetchAdd { remote: RemoteAddress { addr, rkey }, add }
+    };
     // SAFETY: as in `send`: this thread holds the builder lock of the live QP.
     unsafe { begin(qp, IBV_WR_ATOMIC_FETCH_AND_ADD, fill) };
 }

@@ -8,7 +8,7 @@ use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
 use abi::*;
 use soft_semantics::frames::steer::{self, Spec, spec_size};
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -106,8 +106,8 @@ pub(super) unsafe extern "C" fn create_flow(
             return Err(Errno::EINVAL);
         }
         match queue.kind {
-            Kind::Raw => {}
-            Kind::Ud => return Err(Errno::EOPNOTSUPP),
+            QpType::Raw => {}
+            QpType::Ud => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
         }
         // SAFETY: the caller states that `num_of_specs` specifications lie behind the head; they

@@ -5,7 +5,7 @@ use super::status;
 use crate::engine::objects::qp::Qp;
 use crate::net::is_multicast;
 use abi::*;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::ffi::c_int;
 
@@ -20,7 +20,7 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
     // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during the
     // call; `gid` is NULL (refused) or readable, and copied at once.
     let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
-    if queue.kind != Kind::Ud || !is_multicast(&gid) {
+    if queue.kind != QpType::Ud || !is_multicast(&gid) {
         return Err(Errno::EINVAL);
     }
     Ok((queue, gid))

@@ -7,7 +7,7 @@ use super::{object, status};
 use crate::engine::objects::qp::Qp;
 use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use abi::*;
-use soft_semantics::request::{Request, What};
+use soft_semantics::request::{Request, RequestOperation};
 use soft_semantics::windows::Bind;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -123,12 +123,12 @@ pub(super) unsafe extern "C" fn bind_mw(
         let rkey = (before & !0xff) | (before.wrapping_add(1) & 0xff);
         // SAFETY: the caller states that the window and the region of `bind` (or NULL) are live
         // during the call.
-        let what = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
+        let operation = unsafe { bind_request(mw, IBV_MW_TYPE_1, rkey, &bind.bind_info)? };
         let request = Request {
             wr_id: bind.wr_id,
             opcode: IBV_WR_BIND_MW,
             flags: bind.send_flags & !IBV_SEND_INLINE,
-            what: What::Bind(what),
+            operation: RequestOperation::Bind(operation),
             ..Request::default()
         };
         let mut requester = queue.requester.lock();

@@ -11,7 +11,7 @@ use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{Life, split_qpn};
 use soft_local::shm::view::View;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn owner_of(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> QpOwner 
 }
 
 fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
-    if !matches!(qp.kind, Kind::Rc | Kind::Uc | Kind::XrcSend) {
+    if !matches!(qp.kind, QpType::Rc | QpType::Uc | QpType::XrcSend) {
         return Err(Errno::EINVAL);
     }
     let mut end = ferroverbs_other_end {

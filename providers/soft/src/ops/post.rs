@@ -10,8 +10,8 @@ use crate::engine::objects::qp::Qp;
 use crate::engine::refused::errno;
 use abi::*;
 use cface::sync::MutexGuard;
-use soft_semantics::request::{Destination, RemoteAddress, Request, Segments, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation, Segments};
+use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::ffi::c_int;
 
@@ -227,7 +227,7 @@ const fn is_local(opcode: u32) -> bool {
 /// The union members for opcode and QP type are set. The address handle of a UD request, a window
 /// to bind and its region are NULL or live objects of this provider.
 #[inline]
-unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
+unsafe fn request(kind: QpType, wr: &ibv_send_wr) -> Result<Request, Errno> {
     let mut request =
         Request { wr_id: wr.wr_id, opcode: wr.opcode, flags: wr.send_flags, ..Request::default() };
     // SAFETY: members of the unions are numbers and pointers, valid for all bit patterns. Only
@@ -235,28 +235,28 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
     // region the caller states to be NULL or live.
     unsafe {
         request.imm = wr.imm.imm_data;
-        if kind == Kind::XrcSend {
+        if kind == QpType::XrcSend {
             request.srqn = wr.qp_type.xrc.remote_srqn;
         }
         match wr.opcode {
-            _ if kind == Kind::Ud => {
+            _ if kind == QpType::Ud => {
                 let ud = wr.wr.ud;
                 request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
                 if wr.opcode == IBV_WR_TSO {
-                    request.what = segments(wr);
+                    request.operation = segments(wr);
                 }
             }
-            IBV_WR_TSO => request.what = segments(wr),
+            IBV_WR_TSO => request.operation = segments(wr),
             IBV_WR_ATOMIC_CMP_AND_SWP => {
                 let atomic = wr.wr.atomic;
                 let remote = RemoteAddress { addr: atomic.remote_addr, rkey: atomic.rkey };
                 let (compare, swap) = (atomic.compare_add, atomic.swap);
-                request.what = What::CompareSwap { remote, compare, swap };
+                request.operation = RequestOperation::CompareSwap { remote, compare, swap };
             }
             IBV_WR_ATOMIC_FETCH_AND_ADD => {
                 let atomic = wr.wr.atomic;
                 let remote = RemoteAddress { addr: atomic.remote_addr, rkey: atomic.rkey };
-                request.what = What::FetchAdd { remote, add: atomic.compare_add };
+                request.operation = RequestOperation::FetchAdd { remote, add: atomic.compare_add };
             }
             // A work request has no fields for placement and length: see `ibv_wr_flush`.
             IBV_WR_FLUSH => return Err(Errno::EINVAL),
@@ -266,21 +266,21 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
             | IBV_WR_ATOMIC_WRITE => {
                 let rdma = wr.wr.rdma;
                 let remote = RemoteAddress { addr: rdma.remote_addr, rkey: rdma.rkey };
-                request.what = match wr.opcode {
-                    IBV_WR_RDMA_READ => What::Read(remote),
-                    IBV_WR_ATOMIC_WRITE => What::Store { remote, word: None },
-                    _ => What::Write(remote),
+                request.operation = match wr.opcode {
+                    IBV_WR_RDMA_READ => RequestOperation::Read(remote),
+                    IBV_WR_ATOMIC_WRITE => RequestOperation::Store { remote, word: None },
+                    _ => RequestOperation::Write(remote),
                 };
             }
             IBV_WR_BIND_MW => {
                 let ibv_send_wr_bind_mw { mw, rkey, bind_info } = wr.tail.bind_mw;
                 let bind = bind_request(mw, IBV_MW_TYPE_2, rkey, &bind_info)?;
                 request.flags &= !IBV_SEND_INLINE;
-                request.what = What::Bind(bind);
+                request.operation = RequestOperation::Bind(bind);
             }
             IBV_WR_LOCAL_INV => {
                 request.flags &= !IBV_SEND_INLINE;
-                request.what = What::Invalidate { rkey: request.imm };
+                request.operation = RequestOperation::Invalidate { rkey: request.imm };
             }
             _ => {}
         }
@@ -293,11 +293,15 @@ unsafe fn request(kind: Kind, wr: &ibv_send_wr) -> Result<Request, Errno> {
 /// # Safety
 /// `tso` is set.
 #[cold]
-unsafe fn segments(wr: &ibv_send_wr) -> What {
+unsafe fn segments(wr: &ibv_send_wr) -> RequestOperation {
     // SAFETY: the caller states that `tso` is the member that was set; it holds an address, not
     // followed here, and numbers.
     let tso = unsafe { wr.tail.tso };
-    What::Segments(Segments { header: tso.hdr as u64, header_len: tso.hdr_sz, mss: tso.mss })
+    RequestOperation::Segments(Segments {
+        header: tso.hdr as u64,
+        header_len: tso.hdr_sz,
+        mss: tso.mss,
+    })
 }
 
 /// The destination of a datagram.

@@ -34,7 +34,7 @@ use soft_local::shm::layout::Life;
 use soft_semantics::frames::segmenter::MAX_TSO_HEADER;
 use soft_semantics::modify::{self, Limits, Step};
 use soft_semantics::request::Route;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -95,10 +95,10 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 }
 
 /// The bits of `create_flags` supported for this kind of QP.
-const fn create_flags_of(kind: Kind) -> u32 {
+const fn create_flags_of(kind: QpType) -> u32 {
     match kind {
-        Kind::Ud => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
-        Kind::Raw => {
+        QpType::Ud => IBV_QP_CREATE_BLOCK_SELF_MCAST_LB,
+        QpType::Raw => {
             IBV_QP_CREATE_BLOCK_SELF_MCAST_LB
                 | IBV_QP_CREATE_CVLAN_STRIPPING
                 | IBV_QP_CREATE_SCATTER_FCS
@@ -117,14 +117,14 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         | IBV_QP_INIT_ATTR_XRCD
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS
         | IBV_QP_INIT_ATTR_CREATE_FLAGS;
-    let kind = Kind::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    let kind = QpType::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
     match kind {
-        Kind::Raw => {
+        QpType::Raw => {
             known |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER
                 | IBV_QP_INIT_ATTR_IND_TABLE
                 | IBV_QP_INIT_ATTR_RX_HASH;
         }
-        Kind::Ud => known |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
+        QpType::Ud => known |= IBV_QP_INIT_ATTR_MAX_TSO_HEADER,
         _ => {}
     }
     if init.comp_mask & !known != 0 {
@@ -149,8 +149,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     // functions require; they refuse NULL themselves.
     let made = unsafe {
         match kind {
-            Kind::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
-            Kind::XrcRecv => return Err(Errno::EINVAL),
+            QpType::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
+            QpType::XrcRecv => return Err(Errno::EINVAL),
             _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init, max_tso_header, rss)?,
             _ => return Err(Errno::EINVAL),
         }
@@ -214,7 +214,7 @@ struct NewQp {
 /// # Safety
 /// The objects named by `init` are live objects of this provider, or NULL.
 unsafe fn create_in_domain(
-    kind: Kind,
+    kind: QpType,
     init: &ibv_qp_init_attr_ex,
     max_tso_header: u16,
     rss: Option<Rss>,
@@ -225,7 +225,7 @@ unsafe fn create_in_domain(
         || cap.max_send_sge > MAX_SGE
         || cap.max_recv_sge > MAX_SGE
         || cap.max_inline_data > MAX_INLINE;
-    let sends_only = kind == Kind::XrcSend;
+    let sends_only = kind == QpType::XrcSend;
     // A QP that spreads frames has no queues of its own.
     let spreads = rss.is_some();
     if init.pd.is_null() || (init.send_cq.is_null() && !spreads) || too_much {
@@ -250,7 +250,7 @@ unsafe fn create_in_domain(
         let shared = if srq.is_null() { None } else { Some(Srq::share(srq)) };
         (Pd::of(init.pd), (*init.pd).context, shared)
     };
-    let unfit = |srq: &Arc<Srq>| srq.domain.is_some() || srq.tm.is_some() && kind != Kind::Rc;
+    let unfit = |srq: &Arc<Srq>| srq.domain.is_some() || srq.tm.is_some() && kind != QpType::Rc;
     if shared.as_ref().is_some_and(unfit) {
         return Err(Errno::EINVAL);
     }
@@ -355,7 +355,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: `qp` is live until its handle is returned at the end of the function; the
         // reference is not used afterwards.
         let queue = unsafe { Qp::of(qp) };
-        let grouped = queue.kind == Kind::Ud && queue.adapter.groups.is_attached(queue);
+        let grouped = queue.kind == QpType::Ud && queue.adapter.groups.is_attached(queue);
         if grouped || queue.unconnected.flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
@@ -417,7 +417,7 @@ pub(super) unsafe extern "C" fn modify_qp(
 /// `EINVAL` not possible for a connection; `EHOSTUNREACH` the address cannot be reached.
 fn route_to_host(
     adapter: &Adapter,
-    kind: Kind,
+    kind: QpType,
     gids: &Gids,
     vector: &ibv_ah_attr,
 ) -> Result<Option<Route>, Errno> {
@@ -438,8 +438,8 @@ fn limits(adapter: &Adapter, gids: &Gids, given: u32) -> Limits {
 }
 
 /// Whether QPs of this kind reach other hosts.
-fn has_wire(kind: Kind) -> bool {
-    kind != Kind::Raw && crate::config::wire() != Wiring::Off
+fn has_wire(kind: QpType) -> bool {
+    kind != QpType::Raw && crate::config::wire() != Wiring::Off
 }
 
 /// The error for an unreachable route; reported to the user.
@@ -479,9 +479,9 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             known.attr = Zeroed::zeroed();
             qp.reset();
         }
-        Step::Fail { used: false } => qp.set_state(State::Err),
+        Step::Fail { used: false } => qp.set_state(QpState::Err),
         Step::Fail { used: true } => qp.enter_error_by_modify(),
-        Step::Init => qp.set_state(State::Init),
+        Step::Init => qp.set_state(QpState::Init),
         Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
             let patience = RetryAttributes::of(&known.attr);
@@ -498,20 +498,20 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
                 requester.resume();
             }
             drop(requester);
-            qp.set_state(State::Rts);
+            qp.set_state(QpState::Rts);
             if undrains {
                 qp.advance_send();
             }
         }
         Step::Drain { notify } => {
-            qp.set_state(State::Sqd);
+            qp.set_state(QpState::Sqd);
             if notify {
                 qp.await_acks();
             }
             qp.requester.lock().await_drain(notify);
             qp.advance_send();
         }
-        Step::Drained => qp.set_state(State::Sqd),
+        Step::Drained => qp.set_state(QpState::Sqd),
     }
     Ok(())
 }
@@ -570,10 +570,10 @@ fn connect(
     let (mut sending, mut receiving) = (None, None);
     // If no process has the slot, requests time out, as on an unplugged cable.
     if let Some((a, b)) = qp.adapter.link_with_retries(attr.dest_qp_num)? {
-        sending = (qp.kind != Kind::XrcRecv).then_some(a);
-        receiving = (qp.kind != Kind::XrcSend).then_some(b);
+        sending = (qp.kind != QpType::XrcRecv).then_some(a);
+        receiving = (qp.kind != QpType::XrcSend).then_some(b);
     }
-    if qp.kind == Kind::XrcSend
+    if qp.kind == QpType::XrcSend
         && let Some(link) = &sending
     {
         qp.adapter.xrc.add_sender(qp, link.peer.slot);
@@ -589,7 +589,7 @@ fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match &qp.role {
         Role::Opened(Opened { local: None, home, .. }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
-            let state = from_shared(life.state).unwrap_or(State::Reset) as u32;
+            let state = from_shared(life.state).unwrap_or(QpState::Reset) as u32;
             let attr = ibv_qp_attr {
                 qp_state: state,
                 cur_qp_state: state,
@@ -606,7 +606,7 @@ fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     };
     let known = *qp.life.attributes.lock();
     let state = qp.state();
-    let draining = state == State::Sqd && !qp.requester.lock().is_drained();
+    let draining = state == QpState::Sqd && !qp.requester.lock().is_drained();
     (modify::shown(&known.attr, known.cap, state, draining), known.cap)
 }
 

@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn post_srq_ops(
 /// The memory that the opcode of `op` refers to is valid.
 unsafe fn post(tm: &TagMatching, op: &mut ibv_ops_wr) -> Result<(), Errno> {
     let flags = op.flags as u32;
-    let what = match op.opcode {
+    let action = match op.opcode {
         IBV_WR_TAG_ADD => {
             let ibv_ops_wr_tm_add { recv_wr_id, sg_list, num_sge, tag, mask } = op.tm.add;
             // SAFETY: for the opcode `IBV_WR_TAG_ADD` the caller states that `sg_list` has
@@ -65,7 +65,7 @@ unsafe fn post(tm: &TagMatching, op: &mut ibv_ops_wr) -> Result<(), Errno> {
         wr_id: op.wr_id,
         signaled: flags & IBV_OPS_SIGNALED != 0,
         seen: (flags & IBV_OPS_TM_SYNC != 0).then_some(op.tm.unexpected_cnt),
-        what,
+        action,
     };
     if let Some(handle) = tm.post(&operation)? {
         op.tm.handle = handle;

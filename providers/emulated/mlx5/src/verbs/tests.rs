@@ -20,7 +20,7 @@ fn control(code: u8) -> Control {
 fn posted(operation: Operation, code: u8) -> Result<Request, Malformed> {
     let (destination, srqn, data) = (None, None, Pieces::NONE);
     let entry = wqe::Request { control: control(code), operation, destination, srqn, data };
-    request(&entry, Kind::Rc).map(|execution| match execution {
+    request(&entry, QpType::Rc).map(|execution| match execution {
         Execution::Post(request) => request,
         Execution::Complete => panic!("a request"),
     })
@@ -47,36 +47,60 @@ fn each_operation_has_its_verbs_request() {
     let remote = RemoteAddress { addr: 0x1000, rkey: 9 };
     let network = u32::from_ne_bytes([1, 2, 3, 4]);
     let rows = [
-        (opcode::SEND, Operation::Send, IBV_WR_SEND, 0, What::Send),
-        (opcode::SEND_IMMEDIATE, Operation::Send, IBV_WR_SEND_WITH_IMM, network, What::Send),
-        (opcode::SEND_INVALIDATE, Operation::Send, IBV_WR_SEND_WITH_INV, 0x0102_0304, What::Send),
-        (opcode::WRITE, Operation::Write(remote), IBV_WR_RDMA_WRITE, 0, What::Write(remote)),
+        (opcode::SEND, Operation::Send, IBV_WR_SEND, 0, RequestOperation::Send),
+        (
+            opcode::SEND_IMMEDIATE,
+            Operation::Send,
+            IBV_WR_SEND_WITH_IMM,
+            network,
+            RequestOperation::Send,
+        ),
+        (
+            opcode::SEND_INVALIDATE,
+            Operation::Send,
+            IBV_WR_SEND_WITH_INV,
+            0x0102_0304,
+            RequestOperation::Send,
+        ),
+        (
+            opcode::WRITE,
+            Operation::Write(remote),
+            IBV_WR_RDMA_WRITE,
+            0,
+            RequestOperation::Write(remote),
+        ),
         (
             opcode::WRITE_IMMEDIATE,
             Operation::Write(remote),
             IBV_WR_RDMA_WRITE_WITH_IMM,
             network,
-            What::Write(remote),
+            RequestOperation::Write(remote),
         ),
-        (opcode::READ, Operation::Read(remote), IBV_WR_RDMA_READ, 0, What::Read(remote)),
+        (
+            opcode::READ,
+            Operation::Read(remote),
+            IBV_WR_RDMA_READ,
+            0,
+            RequestOperation::Read(remote),
+        ),
         (
             opcode::COMPARE_SWAP,
             Operation::CompareSwap { remote, swap: 1, compare: 2 },
             IBV_WR_ATOMIC_CMP_AND_SWP,
             0,
-            What::CompareSwap { remote, compare: 2, swap: 1 },
+            RequestOperation::CompareSwap { remote, compare: 2, swap: 1 },
         ),
         (
             opcode::FETCH_ADD,
             Operation::FetchAdd { remote, add: 3 },
             IBV_WR_ATOMIC_FETCH_AND_ADD,
             0,
-            What::FetchAdd { remote, add: 3 },
+            RequestOperation::FetchAdd { remote, add: 3 },
         ),
     ];
     for (code, operation, expected, imm, what) in rows {
         let request = posted(operation, code).expect("valid");
-        assert_eq!((request.opcode, request.imm, request.what), (expected, imm, what));
+        assert_eq!((request.opcode, request.imm, request.operation), (expected, imm, what));
         let flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED | IBV_SEND_FENCE;
         assert_eq!(request.flags, flags);
         let ticket = Ticket::Send { index: 0x1234, opcode: code, refused: None };
@@ -95,25 +119,26 @@ fn windows_are_bound_invalidated_and_unbound() {
         region: 0x900,
         addr: 0x2000,
     };
-    let what = |change| posted(Operation::Window(change), opcode::UMR).map(|r| (r.opcode, r.what));
+    let what =
+        |change| posted(Operation::Window(change), opcode::UMR).map(|r| (r.opcode, r.operation));
     let expected = |access| {
         let bind = Bind { rkey: 0x0102_0355, region: 0x900, addr: 0x2000, len: 64, access };
-        Ok((IBV_WR_BIND_MW, What::Bind(bind)))
+        Ok((IBV_WR_BIND_MW, RequestOperation::Bind(bind)))
     };
     assert_eq!(what(bind(0x2000)), expected(IBV_ACCESS_REMOTE_READ));
     assert_eq!(what(bind(0)), expected(IBV_ACCESS_REMOTE_READ | IBV_ACCESS_ZERO_BASED));
     assert_eq!(what(bind(0x1000)), Err(Malformed::Umr));
     let free = |is_type_2| WindowChange::Free { variant: 0x66, is_type_2 };
-    let invalidated = (IBV_WR_LOCAL_INV, What::Invalidate { rkey: 0x0102_0304 });
+    let invalidated = (IBV_WR_LOCAL_INV, RequestOperation::Invalidate { rkey: 0x0102_0304 });
     assert_eq!(what(free(true)), Ok(invalidated));
     let unbound = Bind { rkey: 0x0102_0366, region: 0, addr: 0, len: 0, access: 0 };
-    assert_eq!(what(free(false)), Ok((IBV_WR_BIND_MW, What::Bind(unbound))));
+    assert_eq!(what(free(false)), Ok((IBV_WR_BIND_MW, RequestOperation::Bind(unbound))));
 }
 
 #[test]
 fn a_nop_completes_in_order_on_a_connection_and_at_once_on_ud() {
     let request = posted(Operation::Nop, opcode::NOP).expect("valid");
-    assert_eq!(request.what, What::Write(RemoteAddress::default()));
+    assert_eq!(request.operation, RequestOperation::Write(RemoteAddress::default()));
     let entry = wqe::Request {
         control: control(opcode::NOP),
         operation: Operation::Nop,
@@ -121,7 +146,7 @@ fn a_nop_completes_in_order_on_a_connection_and_at_once_on_ud() {
         srqn: None,
         data: Pieces::NONE,
     };
-    assert!(matches!(super::request(&entry, Kind::Ud), Ok(Execution::Complete)));
+    assert!(matches!(super::request(&entry, QpType::Ud), Ok(Execution::Complete)));
 }
 
 #[test]
@@ -130,13 +155,13 @@ fn inline_bytes_come_from_the_queue_in_two_ranges_where_they_wrap() {
     let mut bytes = [0; MAX_BYTES];
     bytes[..16].copy_from_slice(&Control { units: 11, ..control(opcode::SEND) }.emit().0);
     bytes[16..20].copy_from_slice(&(Data::INLINE | 156).to_be_bytes());
-    let entry = decode(Kind::Rc, &bytes[..176]).expect("valid");
+    let entry = decode(QpType::Rc, &bytes[..176]).expect("valid");
     let geometry = Geometry { offset: 0x100, blocks: 4 };
     let queue = QueueMemory { addr: 0x10_0000, lkey: 0x44 };
     let found = ranges(entry.data, 2, &geometry, &queue).expect("few ranges");
     let parts: Vec<_> = found.iter().map(|sge| (sge.addr, sge.length, sge.lkey)).collect();
     assert_eq!(parts, [(0x10_0100 + 128 + 20, 108, 0x44), (0x10_0100, 48, 0x44)]);
-    let Ok(Execution::Post(request)) = request(&entry, Kind::Rc) else { panic!("a request") };
+    let Ok(Execution::Post(request)) = request(&entry, QpType::Rc) else { panic!("a request") };
     assert_ne!(request.flags & IBV_SEND_INLINE, 0);
 }
 
@@ -146,10 +171,10 @@ fn a_count_of_zero_stands_for_two_gigabytes_and_many_segments_are_refused() {
     bytes[..16].copy_from_slice(&Control { units: 34, ..control(opcode::SEND) }.emit().0);
     let geometry = Geometry { offset: 0, blocks: 16 };
     let queue = QueueMemory { addr: 0, lkey: 0 };
-    let entry = decode(Kind::Rc, &bytes[..33 * 16]).expect("valid");
+    let entry = decode(QpType::Rc, &bytes[..33 * 16]).expect("valid");
     let found = ranges(entry.data, 0, &geometry, &queue).expect("32 ranges");
     assert_eq!((found.len(), found[0].length), (32, 1 << 31));
-    let entry = decode(Kind::Rc, &bytes[..34 * 16]).expect("valid");
+    let entry = decode(QpType::Rc, &bytes[..34 * 16]).expect("valid");
     let refused = ranges(entry.data, 0, &geometry, &queue).err();
     assert_eq!(refused, Some(Malformed::TooManySegments));
 }
@@ -184,7 +209,7 @@ fn datagrams_keep_their_address() {
         srqn: None,
         data: Pieces::NONE,
     };
-    let Ok(Execution::Post(request)) = request(&entry, Kind::Ud) else { panic!("a request") };
+    let Ok(Execution::Post(request)) = request(&entry, QpType::Ud) else { panic!("a request") };
     assert_eq!((request.to.qpn, request.to.qkey), (0x22, 0x1111));
 }
 
@@ -270,8 +295,8 @@ fn a_request_survives_encoding_decoding_and_posting() {
     };
     let mut into = [0; MAX_BYTES];
     let bytes = encode(&entry, &mut into).expect("room");
-    let again = decode(Kind::Rc, bytes).expect("valid");
-    let wr_id = |entry: &wqe::Request<'_>| match request(entry, Kind::Rc) {
+    let again = decode(QpType::Rc, bytes).expect("valid");
+    let wr_id = |entry: &wqe::Request<'_>| match request(entry, QpType::Rc) {
         Ok(Execution::Post(request)) => request.wr_id,
         other => panic!("{other:?}"),
     };

@@ -37,7 +37,7 @@ fn memory(count: u32) -> Data {
 }
 
 /// Decodes, encodes again, and compares the bytes.
-fn there_and_back<'a>(kind: Kind, entry: &'a [u8]) -> Request<'a> {
+fn there_and_back<'a>(kind: QpType, entry: &'a [u8]) -> Request<'a> {
     let request = decode(kind, entry).expect("valid");
     let mut into = [0xee; MAX_BYTES];
     assert_eq!(encode(&request, &mut into), Some(entry));
@@ -48,7 +48,7 @@ fn there_and_back<'a>(kind: Kind, entry: &'a [u8]) -> Request<'a> {
 fn sends_of_all_kinds_come_back() {
     for code in [opcode::SEND, opcode::SEND_IMMEDIATE, opcode::SEND_INVALIDATE] {
         let entry = entry(code, &[memory(10).emit(), memory(20).emit()]);
-        let request = there_and_back(Kind::Rc, &entry);
+        let request = there_and_back(QpType::Rc, &entry);
         assert_eq!(request.operation, Operation::Send);
         assert_eq!(request.control.immediate, [1, 2, 3, 4]);
         let pieces: Vec<_> = request.data.collect();
@@ -56,17 +56,17 @@ fn sends_of_all_kinds_come_back() {
         assert!(!request.data.is_inline());
     }
     let entry = entry(opcode::SEND, &[]);
-    assert!(!there_and_back(Kind::Uc, &entry).data.is_inline());
+    assert!(!there_and_back(QpType::Uc, &entry).data.is_inline());
 }
 
 #[test]
 fn one_sided_requests_come_back() {
     let write = entry(opcode::WRITE, &[remote(), memory(10).emit()]);
-    assert_eq!(there_and_back(Kind::Uc, &write).operation, Operation::Write(REMOTE));
+    assert_eq!(there_and_back(QpType::Uc, &write).operation, Operation::Write(REMOTE));
     let write = entry(opcode::WRITE_IMMEDIATE, &[remote()]);
-    assert_eq!(there_and_back(Kind::Rc, &write).operation, Operation::Write(REMOTE));
+    assert_eq!(there_and_back(QpType::Rc, &write).operation, Operation::Write(REMOTE));
     let read = entry(opcode::READ, &[remote(), memory(10).emit()]);
-    assert_eq!(there_and_back(Kind::Rc, &read).operation, Operation::Read(REMOTE));
+    assert_eq!(there_and_back(QpType::Rc, &read).operation, Operation::Read(REMOTE));
 }
 
 #[test]
@@ -74,10 +74,10 @@ fn atomics_come_back() {
     let remote_at = REMOTE;
     let swap = entry(opcode::COMPARE_SWAP, &[remote(), pair(1, 2), memory(8).emit()]);
     let operation = Operation::CompareSwap { remote: remote_at, swap: 1, compare: 2 };
-    assert_eq!(there_and_back(Kind::Rc, &swap).operation, operation);
+    assert_eq!(there_and_back(QpType::Rc, &swap).operation, operation);
     let add = entry(opcode::FETCH_ADD, &[remote(), pair(3, 0), memory(8).emit()]);
     let operation = Operation::FetchAdd { remote: remote_at, add: 3 };
-    assert_eq!(there_and_back(Kind::Rc, &add).operation, operation);
+    assert_eq!(there_and_back(QpType::Rc, &add).operation, operation);
     let units = [remote(), pair(1, 2), pair(3, 4), memory(8).emit()];
     let masked = entry(opcode::MASKED_COMPARE_SWAP, &units);
     let operation = Operation::MaskedCompareSwap {
@@ -87,10 +87,10 @@ fn atomics_come_back() {
         swap_mask: 3,
         compare_mask: 4,
     };
-    assert_eq!(there_and_back(Kind::Rc, &masked).operation, operation);
+    assert_eq!(there_and_back(QpType::Rc, &masked).operation, operation);
     let masked = entry(opcode::MASKED_FETCH_ADD, &[remote(), pair(1, 2), memory(8).emit()]);
     let operation = Operation::MaskedFetchAdd { remote: remote_at, add: 1, boundaries: 2 };
-    assert_eq!(there_and_back(Kind::Rc, &masked).operation, operation);
+    assert_eq!(there_and_back(QpType::Rc, &masked).operation, operation);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn datagrams_carry_either_form_of_address() {
     for vector in [compact, extended] {
         let units: Vec<_> = vector.emit().chain([memory(10).emit()]).collect();
         let entry = entry(opcode::SEND_IMMEDIATE, &units);
-        let request = there_and_back(Kind::Ud, &entry);
+        let request = there_and_back(QpType::Ud, &entry);
         assert_eq!(request.destination, Some(vector));
         assert_eq!(request.data.count(), 1);
     }
@@ -111,7 +111,7 @@ fn requests_of_xrc_name_the_shared_receive_queue() {
     let mut srqn = Unit::default();
     srqn.set::<0, 4>(0x12_3456u32.to_be_bytes());
     let entry = entry(opcode::WRITE_IMMEDIATE, &[srqn, remote(), memory(1).emit()]);
-    let request = there_and_back(Kind::XrcSend, &entry);
+    let request = there_and_back(QpType::XrcSend, &entry);
     assert_eq!((request.srqn, request.operation), (Some(0x12_3456), Operation::Write(REMOTE)));
 }
 
@@ -129,7 +129,7 @@ fn window_operations_come_back() {
     for change in [bind, WindowChange::Free { variant: 0, is_type_2: true }] {
         let units: Vec<_> = change.emit(0x33).collect();
         let entry = entry(opcode::UMR, &units);
-        let request = there_and_back(Kind::Rc, &entry);
+        let request = there_and_back(QpType::Rc, &entry);
         assert_eq!(request.operation, Operation::Window(change));
         assert_eq!(request.data.count(), 0);
     }
@@ -147,13 +147,13 @@ fn inline_bytes_of_every_length_come_back() {
         let mut units: Vec<Unit> =
             bytes.chunks_exact(UNIT).map(|unit| Fields(unit.try_into().expect("16"))).collect();
         let inline = entry(opcode::SEND, &units);
-        let request = there_and_back(Kind::Rc, &inline);
+        let request = there_and_back(QpType::Rc, &inline);
         assert!(request.data.is_inline());
         assert_eq!(request.data.inline(20, len), &bytes[4..4 + len]);
         // A header inline, and memory behind the header.
         units.push(memory(10).emit());
         let mixed = entry(opcode::SEND, &units);
-        let request = there_and_back(Kind::Rc, &mixed);
+        let request = there_and_back(QpType::Rc, &mixed);
         assert!(!request.data.is_inline());
         let pieces: Vec<_> = request.data.collect();
         assert_eq!(pieces, [Piece::Inline { offset: 20, len }, Piece::Memory(memory(10))]);
@@ -163,7 +163,7 @@ fn inline_bytes_of_every_length_come_back() {
 #[test]
 fn a_nop_has_no_data() {
     let entry = entry(opcode::NOP, &[memory(1).emit()]);
-    for kind in [Kind::Rc, Kind::Ud, Kind::XrcSend] {
+    for kind in [QpType::Rc, QpType::Ud, QpType::XrcSend] {
         let request = decode(kind, &entry).expect("valid");
         assert_eq!((request.operation, request.data.count()), (Operation::Nop, 0));
     }
@@ -174,35 +174,35 @@ fn opcodes_that_a_qp_type_does_not_permit_are_refused() {
     let units = [remote(), pair(0, 0), pair(0, 0), memory(1).emit()];
     let refused = |kind, code| decode(kind, &entry(code, &units)).err();
     for code in [opcode::WRITE, opcode::READ, opcode::FETCH_ADD, opcode::SEND_INVALIDATE] {
-        assert_eq!(refused(Kind::Ud, code), Some(Malformed::Opcode));
+        assert_eq!(refused(QpType::Ud, code), Some(Malformed::Opcode));
     }
     for code in [opcode::READ, opcode::COMPARE_SWAP, opcode::MASKED_FETCH_ADD] {
-        assert_eq!(refused(Kind::Uc, code), Some(Malformed::Opcode));
+        assert_eq!(refused(QpType::Uc, code), Some(Malformed::Opcode));
     }
     for code in [0x0e, 0x20, 0x28, 0x2f, 0x3f, 0xff] {
-        assert_eq!(refused(Kind::Rc, code), Some(Malformed::Opcode));
+        assert_eq!(refused(QpType::Rc, code), Some(Malformed::Opcode));
     }
-    assert_eq!(refused(Kind::XrcRecv, opcode::SEND), Some(Malformed::Opcode));
-    assert_eq!(refused(Kind::Raw, opcode::SEND), Some(Malformed::Opcode));
+    assert_eq!(refused(QpType::XrcRecv, opcode::SEND), Some(Malformed::Opcode));
+    assert_eq!(refused(QpType::Raw, opcode::SEND), Some(Malformed::Opcode));
 }
 
 #[test]
 fn entries_without_their_segments_are_refused() {
     let refused = |kind, code, units: &[Unit]| decode(kind, &entry(code, units)).err();
-    assert_eq!(refused(Kind::Rc, opcode::WRITE, &[]), Some(Malformed::Segment));
-    assert_eq!(refused(Kind::Rc, opcode::COMPARE_SWAP, &[remote()]), Some(Malformed::Segment));
-    assert_eq!(refused(Kind::XrcSend, opcode::SEND, &[]), Some(Malformed::Segment));
-    assert_eq!(refused(Kind::Ud, opcode::SEND, &[]), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::Rc, opcode::WRITE, &[]), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::Rc, opcode::COMPARE_SWAP, &[remote()]), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::XrcSend, opcode::SEND, &[]), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::Ud, opcode::SEND, &[]), Some(Malformed::Segment));
     let extended = AddressVector { route: Some(Route::default()), ..AddressVector::default() };
     let units: Vec<_> = extended.emit().take(2).collect();
-    assert_eq!(refused(Kind::Ud, opcode::SEND, &units), Some(Malformed::Segment));
-    assert_eq!(refused(Kind::Rc, opcode::UMR, &[Unit::default(); 6]), Some(Malformed::Segment));
-    assert_eq!(refused(Kind::Rc, opcode::UMR, &[Unit::default(); 7]), Some(Malformed::Umr));
+    assert_eq!(refused(QpType::Ud, opcode::SEND, &units), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::Rc, opcode::UMR, &[Unit::default(); 6]), Some(Malformed::Segment));
+    assert_eq!(refused(QpType::Rc, opcode::UMR, &[Unit::default(); 7]), Some(Malformed::Umr));
 }
 
 #[test]
 fn inline_data_beyond_the_entry_or_for_arriving_bytes_is_refused() {
-    let refused = |code, units: &[Unit]| decode(Kind::Rc, &entry(code, units)).err();
+    let refused = |code, units: &[Unit]| decode(QpType::Rc, &entry(code, units)).err();
     let long = memory(Data::INLINE | 13).emit();
     assert_eq!(refused(opcode::SEND, &[long]), Some(Malformed::Inline));
     let huge = memory(u32::MAX).emit();

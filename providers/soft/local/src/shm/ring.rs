@@ -5,7 +5,7 @@
 use super::layout::*;
 use super::protocol;
 use super::slot::{BODY_WORDS, Body, BounceBuffer, Head, SEND_INLINE, Short};
-use super::trust::{Claim, FromPeer, Hint};
+use super::trust::{FromPeer, Hint, Unchecked};
 use soft_memory::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -59,8 +59,8 @@ impl Ring {
 
     /// Producer: the consumer's claim of how far it has processed the ring.
     #[inline]
-    pub fn told(&self) -> Claim<u32> {
-        Claim::new(protocol::acknowledged(self.acked().word()))
+    pub fn told(&self) -> Unchecked<u32> {
+        Unchecked::new(protocol::acknowledged(self.acked().word()))
     }
 
     /// [`RingControl::nak`].
@@ -143,10 +143,10 @@ impl Ring {
     /// Consumer: the location of the payload of slot `seq`, which was published with a chunk
     /// carrier.
     #[inline]
-    pub fn bounce_buffer(&self, seq: u32) -> Option<Claim<BounceBuffer>> {
+    pub fn bounce_buffer(&self, seq: u32) -> Option<Unchecked<BounceBuffer>> {
         let [at, total, ..] = body(self.slot(seq)) else { return None };
         let words = [at.load(Ordering::Relaxed), total.load(Ordering::Relaxed)];
-        Some(Claim::new(BounceBuffer::parse(words)))
+        Some(Unchecked::new(BounceBuffer::parse(words)))
     }
 
     /// Consumer: fills `to`, of at most `SEND_INLINE` bytes, with the first payload bytes of the
@@ -263,6 +263,6 @@ mod tests {
         ring.fill_words(head, bounced.emit());
         ring.show(head);
         assert!(ring.head(RING_SLOTS).is_some_and(Short::is_chunked));
-        assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Claim::as_said), Some(bounced));
+        assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Unchecked::as_said), Some(bounced));
     }
 }

@@ -9,7 +9,7 @@
 //! for payloads in a chunk, and [`Short`] for the fast path of short SENDs.
 #![forbid(unsafe_code)]
 
-use super::trust::Claim;
+use super::trust::Unchecked;
 use soft_memory::range::bytes_of;
 
 /// Payload words of a slot.
@@ -209,20 +209,20 @@ impl Body {
 
     /// Word `at`.
     #[inline]
-    pub const fn word(&self, at: usize) -> Claim<u64> {
-        Claim::new(self.0[at])
+    pub const fn word(&self, at: usize) -> Unchecked<u64> {
+        Unchecked::new(self.0[at])
     }
 
     /// Lower half of word `at`.
     #[inline]
-    pub const fn low(&self, at: usize) -> Claim<u32> {
-        Claim::new(low(self.0[at]))
+    pub const fn low(&self, at: usize) -> Unchecked<u32> {
+        Unchecked::new(low(self.0[at]))
     }
 
     /// Upper half of word `at`.
     #[inline]
-    pub const fn high(&self, at: usize) -> Claim<u32> {
-        Claim::new(high(self.0[at]))
+    pub const fn high(&self, at: usize) -> Unchecked<u32> {
+        Unchecked::new(high(self.0[at]))
     }
 
     /// The payload bytes in the words from `at` on.

@@ -55,8 +55,8 @@ impl<T> FromPeer<T> {
 impl FromPeer<AtomicU32> {
     /// The unchecked value.
     #[inline(always)]
-    pub fn load(&self, order: Ordering) -> Claim<u32> {
-        Claim(self.0.load(order))
+    pub fn load(&self, order: Ordering) -> Unchecked<u32> {
+        Unchecked(self.0.load(order))
     }
 
     /// Stores a value.
@@ -69,8 +69,8 @@ impl FromPeer<AtomicU32> {
 impl FromPeer<AtomicU64> {
     /// The unchecked value.
     #[inline(always)]
-    pub fn load(&self, order: Ordering) -> Claim<u64> {
-        Claim(self.0.load(order))
+    pub fn load(&self, order: Ordering) -> Unchecked<u64> {
+        Unchecked(self.0.load(order))
     }
 
     /// Stores a value.
@@ -82,9 +82,9 @@ impl FromPeer<AtomicU64> {
 
 /// An unchecked value that any process may have written. It must be checked before use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim<T>(T);
+pub struct Unchecked<T>(T);
 
-impl<T> Claim<T> {
+impl<T> Unchecked<T> {
     /// Wraps a value that came from outside.
     #[inline(always)]
     pub const fn new(said: T) -> Self {
@@ -92,7 +92,7 @@ impl<T> Claim<T> {
     }
 }
 
-impl<T: Copy + PartialEq> Claim<T> {
+impl<T: Copy + PartialEq> Unchecked<T> {
     /// The value that `rule` derives; `None`: the rule refuses the value.
     #[inline(always)]
     pub fn check<R>(self, rule: impl FnOnce(T) -> Option<R>) -> Option<R> {
@@ -114,7 +114,7 @@ impl<T: Copy + PartialEq> Claim<T> {
     }
 }
 
-impl Claim<u32> {
+impl Unchecked<u32> {
     /// The claim as a count, if it is at most `most`.
     #[inline(always)]
     pub const fn at_most(self, most: usize) -> Option<usize> {
@@ -128,10 +128,10 @@ mod tests {
 
     #[test]
     fn a_claim_above_its_maximum_is_refused() {
-        assert_eq!(Claim::new(5).at_most(5), Some(5));
-        assert_eq!(Claim::new(6).at_most(5), None);
-        assert_eq!(Claim::new(u32::MAX).at_most(5), None);
-        assert_eq!(Claim::new(3).check(|n| (n % 2 == 0).then_some(n)), None);
-        assert!(Claim::new(3).is(3) && !Claim::new(3).is(4));
+        assert_eq!(Unchecked::new(5).at_most(5), Some(5));
+        assert_eq!(Unchecked::new(6).at_most(5), None);
+        assert_eq!(Unchecked::new(u32::MAX).at_most(5), None);
+        assert_eq!(Unchecked::new(3).check(|n| (n % 2 == 0).then_some(n)), None);
+        assert!(Unchecked::new(3).is(3) && !Unchecked::new(3).is(4));
     }
 }

@@ -5,17 +5,17 @@
 //! which is queried once for each posted request, in the order of posting. The result depends only
 //! on that order.
 //!
-//! Map of this file: [`Fault`], [`When`], [`Rule`] and [`Statement`]; [`Plan`] and [`Stream`];
+//! Map of this file: [`Fault`], [`RuleHits`], [`Rule`] and [`Statement`]; [`Plan`] and [`Stream`];
 //! matching of rules; [`RequestDelay`], the delay of a request.
 
 mod parse;
-mod strikes;
+mod queue_faults;
 
 pub use parse::parse;
-pub use strikes::{FaultEffect, Retries, Strikes};
+pub use queue_faults::{FaultEffect, Retries, SendQueueFaults};
 
 use crate::inbound::Nak;
-use crate::state::{Kind, give_up_us, rnr_timer_us};
+use crate::state::{QpType, give_up_us, rnr_timer_us};
 use abi::*;
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -54,7 +54,7 @@ pub enum Fault {
 
 /// Which of the counted operations a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum RuleHits {
     /// The operation with this number; the first is 1.
     Nth(u64),
     /// Every operation whose number is divisible by this.
@@ -106,7 +106,7 @@ pub struct Rule {
     /// The effect.
     pub fault: Fault,
     /// Which operations are hit.
-    pub when: When,
+    pub when: RuleHits,
     /// Only this queue pair of the process, numbered from 1 in the order of creation.
     pub qp: Option<u32>,
     /// Only requests of this class.
@@ -128,7 +128,7 @@ pub struct Overrun {
 
 /// An action that happens at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum ImmediateFault {
     /// The port goes down; for ever, or for the given time.
     PortDown(Option<Duration>),
     /// The port comes up.
@@ -148,7 +148,7 @@ pub enum Statement {
     /// A single overrun of a completion queue.
     Overrun(Overrun),
     /// An action that happens at once.
-    Order(Order),
+    ImmediateFault(ImmediateFault),
     /// Removes all rules.
     Clear,
 }
@@ -213,7 +213,7 @@ impl<C: Count> Plan<C> {
     }
 
     /// The stream of the rules that concern queue pair `qp`; `None`: none does.
-    pub fn stream(&self, qp: u32, kind: Kind) -> Option<Stream<C>> {
+    pub fn stream(&self, qp: u32, kind: QpType) -> Option<Stream<C>> {
         let mut stream = Stream { qp, kind, rules: vec![], seen: 0 };
         stream.extend(self);
         (!stream.rules.is_empty()).then_some(stream)
@@ -224,7 +224,7 @@ impl<C: Count> Plan<C> {
 #[derive(Debug)]
 pub struct Stream<C = Cell<u64>> {
     qp: u32,
-    kind: Kind,
+    kind: QpType,
     /// Each rule with the number of this queue pair's operations that it counted.
     rules: Vec<(Arc<CountedRule<C>>, u64)>,
     /// Number of the plan's rules that were examined.
@@ -246,7 +246,7 @@ impl<C: Count> Stream<C> {
     /// decides.
     pub fn next(&mut self, opcode: u32) -> Option<Fault> {
         let class = Class::of(opcode)?;
-        let mut struck = None;
+        let mut faulted = None;
         for (live, own) in &mut self.rules {
             let Rule { fault, when, per_device, .. } = live.rule;
             if !live.rule.counts(class, opcode) {
@@ -259,15 +259,15 @@ impl<C: Count> Stream<C> {
                 (*own, self.qp)
             };
             if when.applies(number, live.index, whose) {
-                struck = struck.or(Some(fault));
+                faulted = faulted.or(Some(fault));
             }
         }
-        struck
+        faulted
     }
 }
 
 impl Rule {
-    fn concerns(&self, qp: u32, kind: Kind) -> bool {
+    fn concerns(&self, qp: u32, kind: QpType) -> bool {
         self.qp.is_none_or(|only| only == qp)
             && self.transport.is_none_or(|only| Some(only) == Transport::of(kind))
     }
@@ -279,7 +279,7 @@ impl Rule {
     }
 }
 
-impl When {
+impl RuleHits {
     /// Whether a rule applies to operation `number`, counted from 1. `index` and `qp` select the
     /// random numbers.
     fn applies(self, number: u64, index: u64, qp: u32) -> bool {
@@ -310,15 +310,15 @@ impl Class {
 }
 
 impl Transport {
-    const fn of(kind: Kind) -> Option<Self> {
+    const fn of(kind: QpType) -> Option<Self> {
         Some(match kind {
-            Kind::Rc => Self::Rc,
-            Kind::Uc => Self::Uc,
-            Kind::Ud => Self::Ud,
-            Kind::Raw => Self::Raw,
-            Kind::XrcSend => Self::Xrc,
+            QpType::Rc => Self::Rc,
+            QpType::Uc => Self::Uc,
+            QpType::Ud => Self::Ud,
+            QpType::Raw => Self::Raw,
+            QpType::XrcSend => Self::Xrc,
             // An XRC receive QP sends no requests.
-            Kind::XrcRecv => return None,
+            QpType::XrcRecv => return None,
         })
     }
 }
@@ -383,19 +383,19 @@ mod tests {
     }
 
     /// The numbers of the operations among the first `count` that a rule hits, from 1.
-    fn struck(stream: &mut Stream, opcode: u32, count: u64) -> Vec<u64> {
+    fn faulted(stream: &mut Stream, opcode: u32, count: u64) -> Vec<u64> {
         (1..=count).filter(|_| stream.next(opcode).is_some()).collect()
     }
 
     fn rc(plan: &Plan, qp: u32) -> Stream {
-        plan.stream(qp, Kind::Rc).expect("a rule for it")
+        plan.stream(qp, QpType::Rc).expect("a rule for it")
     }
 
     #[test]
     fn the_nth_and_every_nth_are_counted_for_each_queue_pair() {
         let plan = plan("drop nth=3; delay for=1ms every=4");
         for qp in [1, 2] {
-            assert_eq!(struck(&mut rc(&plan, qp), IBV_WR_SEND, 12), [3, 4, 8, 12]);
+            assert_eq!(faulted(&mut rc(&plan, qp), IBV_WR_SEND, 12), [3, 4, 8, 12]);
         }
     }
 
@@ -421,8 +421,8 @@ mod tests {
     #[test]
     fn rules_count_what_they_name_and_nothing_else() {
         let plan = plan("drop qp=2 type=rc op=write nth=1");
-        assert!(plan.stream(1, Kind::Rc).is_none());
-        assert!(plan.stream(2, Kind::Ud).is_none());
+        assert!(plan.stream(1, QpType::Rc).is_none());
+        assert!(plan.stream(2, QpType::Ud).is_none());
         let mut stream = rc(&plan, 2);
         for other in [IBV_WR_SEND, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW] {
             assert_eq!(stream.next(other), None);
@@ -443,11 +443,11 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_stream_every_time_and_about_the_rate() {
         let text = "drop rate=1/10 seed=42";
-        let first = struck(&mut rc(&plan(text), 1), IBV_WR_SEND, 10_000);
-        assert_eq!(struck(&mut rc(&plan(text), 1), IBV_WR_SEND, 10_000), first);
+        let first = faulted(&mut rc(&plan(text), 1), IBV_WR_SEND, 10_000);
+        assert_eq!(faulted(&mut rc(&plan(text), 1), IBV_WR_SEND, 10_000), first);
         assert!((900..1100).contains(&first.len()), "{}", first.len());
-        let other_qp = struck(&mut rc(&plan(text), 2), IBV_WR_SEND, 10_000);
-        let other_seed = struck(&mut rc(&plan("drop rate=1/10 seed=43"), 1), IBV_WR_SEND, 10_000);
+        let other_qp = faulted(&mut rc(&plan(text), 2), IBV_WR_SEND, 10_000);
+        let other_seed = faulted(&mut rc(&plan("drop rate=1/10 seed=43"), 1), IBV_WR_SEND, 10_000);
         assert!(first != other_qp && first != other_seed);
         // The expected values come from a program in another language: the stream must not change
         // between versions.
@@ -456,21 +456,21 @@ mod tests {
 
     #[test]
     fn a_rate_of_one_strikes_all_requests_and_a_rate_of_zero_none() {
-        assert_eq!(struck(&mut rc(&plan("drop rate=3/3"), 1), IBV_WR_SEND, 100).len(), 100);
-        assert_eq!(struck(&mut rc(&plan("drop rate=0/3"), 1), IBV_WR_SEND, 100).len(), 0);
+        assert_eq!(faulted(&mut rc(&plan("drop rate=3/3"), 1), IBV_WR_SEND, 100).len(), 100);
+        assert_eq!(faulted(&mut rc(&plan("drop rate=0/3"), 1), IBV_WR_SEND, 100).len(), 0);
     }
 
     #[test]
     fn rules_that_are_added_later_count_from_then_on() {
         let mut plan = plan("drop nth=1");
         let mut stream = rc(&plan, 1);
-        assert_eq!(struck(&mut stream, IBV_WR_SEND, 5), [1]);
+        assert_eq!(faulted(&mut stream, IBV_WR_SEND, 5), [1]);
         for statement in parse("drop nth=2").unwrap() {
             let Statement::Rule(rule) = statement else { panic!() };
             plan.add(rule);
         }
         stream.extend(&plan);
-        assert_eq!(struck(&mut stream, IBV_WR_SEND, 5), [2]);
+        assert_eq!(faulted(&mut stream, IBV_WR_SEND, 5), [2]);
     }
 
     #[test]

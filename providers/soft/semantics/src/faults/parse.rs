@@ -4,7 +4,7 @@
 //! `name=value`. The parser is strict: unknown text is an error, because a test that expects a
 //! fault must not run without one.
 
-use super::{ALL, Class, Fault, Order, Overrun, Rule, Statement, Transport, When};
+use super::{ALL, Class, Fault, ImmediateFault, Overrun, Rule, RuleHits, Statement, Transport};
 use crate::inbound::Nak;
 use abi::*;
 use std::time::Duration;
@@ -40,17 +40,17 @@ fn statement(text: &str) -> Result<Statement, String> {
         "qp-error" => options.rule(|_| Fault::QpError),
         "cq-overrun" => {
             let nth = match options.when.take() {
-                Some(When::Nth(nth)) => nth,
+                Some(RuleHits::Nth(nth)) => nth,
                 _ => return Err("at which completion? Say nth=100".into()),
             };
             Ok(Statement::Overrun(Overrun { nth, cq: options.cq.take() }))
         }
         "port-down" => {
             let span = options.span.take();
-            options.rule_or(Fault::PortDown(span), Order::PortDown(span))
+            options.rule_or(Fault::PortDown(span), ImmediateFault::PortDown(span))
         }
-        "device-fatal" => options.rule_or(Fault::DeviceFatal, Order::DeviceFatal),
-        "port-up" => Ok(Statement::Order(Order::PortUp)),
+        "device-fatal" => options.rule_or(Fault::DeviceFatal, ImmediateFault::DeviceFatal),
+        "port-up" => Ok(Statement::ImmediateFault(ImmediateFault::PortUp)),
         "clear" => Ok(Statement::Clear),
         "gid-change" => event(IBV_EVENT_GID_CHANGE),
         "lid-change" => event(IBV_EVENT_LID_CHANGE),
@@ -68,13 +68,13 @@ const WORDS: &str = "drop, delay, rnr, access-error, invalid-request, remote-err
 
 #[expect(clippy::unnecessary_wraps, reason = "one arm of many that can fail")]
 fn event(event: u32) -> Result<Statement, String> {
-    Ok(Statement::Order(Order::PortEvent(event)))
+    Ok(Statement::ImmediateFault(ImmediateFault::PortEvent(event)))
 }
 
 /// The options behind the action word; removed when used.
 #[derive(Debug, Default)]
 struct Options {
-    when: Option<When>,
+    when: Option<RuleHits>,
     seed: Option<u64>,
     qp: Option<u32>,
     cq: Option<u32>,
@@ -100,8 +100,8 @@ impl Options {
             ("cq", "any") => self.say_any("cq"),
             ("op", "any") => self.say_any("op"),
             ("type", "any") => self.say_any("type"),
-            ("nth", _) => put(&mut self.when, When::Nth(count()?)),
-            ("every", _) => put(&mut self.when, When::Every(count()?)),
+            ("nth", _) => put(&mut self.when, RuleHits::Nth(count()?)),
+            ("every", _) => put(&mut self.when, RuleHits::Every(count()?)),
             ("rate", _) => {
                 let rate = rate(value).ok_or_else(|| wrong("a part of all, such as 1/100"))?;
                 put(&mut self.when, rate)
@@ -147,8 +147,8 @@ impl Options {
     fn rule(&mut self, fault: impl FnOnce(&mut Self) -> Fault) -> Result<Statement, String> {
         let when = match (self.when.take(), self.seed.take()) {
             (None, _) => return Err("when? Say nth=3, every=10 or rate=1/100".into()),
-            (Some(When::Rate { hits, of, .. }), seed) => {
-                When::Rate { hits, of, seed: seed.unwrap_or(0) }
+            (Some(RuleHits::Rate { hits, of, .. }), seed) => {
+                RuleHits::Rate { hits, of, seed: seed.unwrap_or(0) }
             }
             (Some(_), Some(_)) => return Err("seed goes with rate".into()),
             (Some(when), None) => when,
@@ -166,8 +166,12 @@ impl Options {
     }
 
     /// A rule if an option says when; otherwise an action that happens at once.
-    fn rule_or(&mut self, fault: Fault, order: Order) -> Result<Statement, String> {
-        if self.when.is_some() { self.rule(|_| fault) } else { Ok(Statement::Order(order)) }
+    fn rule_or(&mut self, fault: Fault, order: ImmediateFault) -> Result<Statement, String> {
+        if self.when.is_some() {
+            self.rule(|_| fault)
+        } else {
+            Ok(Statement::ImmediateFault(order))
+        }
     }
 
     /// Checks that every option was used.
@@ -201,10 +205,10 @@ fn positive(text: &str) -> Option<u64> {
     text.parse().ok().filter(|n| *n > 0)
 }
 
-fn rate(text: &str) -> Option<When> {
+fn rate(text: &str) -> Option<RuleHits> {
     let (hits, of) = text.split_once('/')?;
     let (hits, of): (u32, u32) = (hits.parse().ok()?, of.parse().ok()?);
-    (of > 0 && hits <= of).then_some(When::Rate { hits, of, seed: 0 })
+    (of > 0 && hits <= of).then_some(RuleHits::Rate { hits, of, seed: 0 })
 }
 
 fn span(text: &str) -> Option<Duration> {
@@ -248,7 +252,7 @@ fn transport(text: &str) -> Option<Transport> {
 mod tests {
     use super::*;
 
-    fn rule(fault: Fault, when: When) -> Rule {
+    fn rule(fault: Fault, when: RuleHits) -> Rule {
         Rule { fault, when, qp: None, class: None, transport: None, per_device: false }
     }
 
@@ -263,22 +267,22 @@ mod tests {
         let wanted = [
             Statement::Rule(Rule {
                 class: Some(Class::Send),
-                ..rule(Fault::Rnr { times: 1 }, When::Nth(3))
+                ..rule(Fault::Rnr { times: 1 }, RuleHits::Nth(3))
             }),
-            Statement::Rule(rule(Fault::Delay(Duration::from_millis(5)), When::Every(10))),
+            Statement::Rule(rule(Fault::Delay(Duration::from_millis(5)), RuleHits::Every(10))),
             Statement::Rule(rule(
                 Fault::Drop { times: ALL },
-                When::Rate { hits: 1, of: 100, seed: 42 },
+                RuleHits::Rate { hits: 1, of: 100, seed: 42 },
             )),
             Statement::Rule(Rule {
                 qp: Some(2),
                 transport: Some(Transport::Uc),
                 per_device: true,
-                ..rule(Fault::QpError, When::Nth(7))
+                ..rule(Fault::QpError, RuleHits::Nth(7))
             }),
             Statement::Overrun(Overrun { nth: 100, cq: Some(1) }),
-            Statement::Rule(rule(Fault::PortDown(Some(Duration::from_secs(2))), When::Nth(50))),
-            Statement::Order(Order::PortDown(None)),
+            Statement::Rule(rule(Fault::PortDown(Some(Duration::from_secs(2))), RuleHits::Nth(50))),
+            Statement::ImmediateFault(ImmediateFault::PortDown(None)),
         ];
         assert_eq!(parse(text).unwrap(), wanted);
         assert_eq!(parse(" ;; \n "), Ok(vec![]));
@@ -295,11 +299,17 @@ mod tests {
             IBV_EVENT_CLIENT_REREGISTER,
         ];
         for (word, event) in words.into_iter().zip(events) {
-            assert_eq!(parse(word), Ok(vec![Statement::Order(Order::PortEvent(event))]));
+            assert_eq!(
+                parse(word),
+                Ok(vec![Statement::ImmediateFault(ImmediateFault::PortEvent(event))])
+            );
         }
-        assert_eq!(parse("port-up"), Ok(vec![Statement::Order(Order::PortUp)]));
+        assert_eq!(parse("port-up"), Ok(vec![Statement::ImmediateFault(ImmediateFault::PortUp)]));
         assert_eq!(parse("clear"), Ok(vec![Statement::Clear]));
-        assert_eq!(parse("device-fatal"), Ok(vec![Statement::Order(Order::DeviceFatal)]));
+        assert_eq!(
+            parse("device-fatal"),
+            Ok(vec![Statement::ImmediateFault(ImmediateFault::DeviceFatal)])
+        );
     }
 
     #[test]

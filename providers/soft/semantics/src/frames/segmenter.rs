@@ -3,7 +3,7 @@
 
 use super::headers::Framing;
 use crate::Refused;
-use crate::request::{Request, What};
+use crate::request::{Request, RequestOperation};
 use crate::storage::filled;
 use abi::*;
 
@@ -45,7 +45,9 @@ impl Segmenter {
     /// `Invalid`: no header; a header too short for its link layer or longer than the QP's limit;
     /// segments without payload or too long; too much data; inline data.
     pub fn check(&self, request: &Request, len: u64) -> Result<(), Refused> {
-        let What::Segments(cut) = request.what else { return Err(Refused::Invalid) };
+        let RequestOperation::Segments(cut) = request.operation else {
+            return Err(Refused::Invalid);
+        };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let good = request.flags & IBV_SEND_INLINE == 0
             && cut.header != 0
@@ -71,8 +73,9 @@ mod tests {
     const MTU: usize = 4096;
 
     fn tso(header: u16, mss: u16) -> Request {
-        let what = What::Segments(Segments { header: 0x1000, header_len: header, mss });
-        Request { opcode: IBV_WR_TSO, what, ..Request::default() }
+        let operation =
+            RequestOperation::Segments(Segments { header: 0x1000, header_len: header, mss });
+        Request { opcode: IBV_WR_TSO, operation, ..Request::default() }
     }
 
     #[test]
@@ -101,8 +104,9 @@ mod tests {
         }
         let inline = Request { flags: IBV_SEND_INLINE, ..tso(44, 100) };
         assert_eq!(check(&inline, 10), Err(Refused::Invalid));
-        let what = What::Segments(Segments { header: 0, header_len: 44, mss: 100 });
-        let nowhere = Request { what, ..tso(44, 100) };
+        let operation =
+            RequestOperation::Segments(Segments { header: 0, header_len: 44, mss: 100 });
+        let nowhere = Request { operation, ..tso(44, 100) };
         assert_eq!(check(&nowhere, 10), Err(Refused::Invalid));
     }
 

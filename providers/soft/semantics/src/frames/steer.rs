@@ -1,8 +1,8 @@
 //! Steering rules (ibv_create_flow(3)): a pattern over a frame's fields, and a rank among all rules
 //! of the segment.
 //!
-//! [`check`] turns an application's rule into a pattern; [`Winner`] decides which rules get a
-//! frame. Map of this file: [`Pattern`], [`Rank`], [`Winner`], [`Wanted`]; then parsing of
+//! [`check`] turns an application's rule into a pattern; [`StoppingRule`] decides which rules get a
+//! frame. Map of this file: [`Pattern`], [`Rank`], [`StoppingRule`], [`FlowRule`]; then parsing of
 //! specifications.
 
 use super::headers::{
@@ -96,7 +96,7 @@ impl Rank {
 /// The rule at which a frame stops. The frame goes to all rules of this precedence and pattern, and
 /// to no later rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Winner {
+pub struct StoppingRule {
     /// The precedence of the rule's rank.
     pub precedence: u32,
     /// The hash of the rule's pattern; 0 for default rules, which do not compete.
@@ -105,7 +105,7 @@ pub struct Winner {
     pub born: u64,
 }
 
-impl Winner {
+impl StoppingRule {
     /// No rule stops the frame.
     pub const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
 
@@ -134,7 +134,7 @@ impl Winner {
 
 /// A checked rule of an application.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct FlowRule {
     /// The rule's rank.
     pub rank: Rank,
     /// The rule's pattern.
@@ -179,12 +179,12 @@ pub const fn spec_size(kind: u32) -> Option<usize> {
 }
 
 /// A pattern under construction.
-struct Draft {
+struct PatternBuilder {
     value: Key,
     mask: Key,
 }
 
-impl Draft {
+impl PatternBuilder {
     /// Requires `value` in the bits of `mask`.
     ///
     /// # Errors
@@ -262,7 +262,12 @@ impl Filter<'_> {
 /// `Invalid`: unknown type, contradicting specifications, or a default rule with specifications.
 /// `Unsupported`: ESP sequence numbers, labels within tunnels, actions with handles, and egress
 /// rules.
-pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result<Wanted, Refused> {
+pub fn check(
+    kind: u32,
+    flags: u32,
+    priority: u16,
+    specs: &[Spec<'_>],
+) -> Result<FlowRule, Refused> {
     let class = match kind {
         IBV_FLOW_ATTR_NORMAL => Class::Normal,
         IBV_FLOW_ATTR_ALL_DEFAULT => Class::AllDefault,
@@ -280,7 +285,7 @@ pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result
     if dont_trap && class != Class::Normal {
         return Err(Refused::Invalid);
     }
-    let mut draft = Draft { value: Key::EMPTY, mask: Key::EMPTY };
+    let mut draft = PatternBuilder { value: Key::EMPTY, mask: Key::EMPTY };
     if class == Class::MulticastDefault {
         draft.bit(at::DST_MAC, 1)?;
     }
@@ -306,11 +311,11 @@ pub fn check(kind: u32, flags: u32, priority: u16, specs: &[Spec<'_>]) -> Result
     if drop && dont_trap {
         return Err(Refused::Invalid);
     }
-    Ok(Wanted { rank: Rank { class, dont_trap, priority }, pattern: draft.finish(), tag, drop })
+    Ok(FlowRule { rank: Rank { class, dont_trap, priority }, pattern: draft.finish(), tag, drop })
 }
 
 /// Adds the requirements of one specification.
-fn demand(draft: &mut Draft, spec: &Spec<'_>) -> Result<(), Refused> {
+fn demand(draft: &mut PatternBuilder, spec: &Spec<'_>) -> Result<(), Refused> {
     let base = if spec.kind & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
     let kind = spec.kind & !IBV_FLOW_SPEC_INNER;
     // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple
@@ -407,13 +412,13 @@ mod tests {
         [&vec![0; skip][..], value, mask].concat()
     }
 
-    fn normal(specs: &[(u32, Vec<u8>)]) -> Result<Wanted, Refused> {
+    fn normal(specs: &[(u32, Vec<u8>)]) -> Result<FlowRule, Refused> {
         let specs: Vec<Spec<'_>> =
             specs.iter().map(|(kind, body)| Spec { kind: *kind, body }).collect();
         check(IBV_FLOW_ATTR_NORMAL, 0, 0, &specs)
     }
 
-    fn matches(wanted: &Wanted, frame: &[u8]) -> bool {
+    fn matches(wanted: &FlowRule, frame: &[u8]) -> bool {
         wanted.pattern.matches(&dissect(frame).expect("a frame").0.words())
     }
 
@@ -533,7 +538,7 @@ mod tests {
         let all = rank(Class::AllDefault, false, 0);
         let multi = rank(Class::MulticastDefault, false, 9);
         let sniffer = rank(Class::Sniffer, false, 0);
-        let mut winner = Winner::NOBODY;
+        let mut winner = StoppingRule::NOBODY;
         assert!(!winner.lets(all, || 1) && winner.lets(sniffer, || 1) && winner.lets(copy, || 1));
         winner.challenge(all, 1, || 10);
         assert!(winner.lets(all, || 3) && winner.lets(multi, || 4), "defaults do not compete");
@@ -542,7 +547,7 @@ mod tests {
         winner.challenge(high, 8, || 40);
         winner.challenge(copy, 0, || 50);
         winner.challenge(sniffer, 0, || 60);
-        assert_eq!(winner, Winner { precedence: 1, shape: 40, born: 8 });
+        assert_eq!(winner, StoppingRule { precedence: 1, shape: 40, born: 8 });
         assert!(winner.lets(high, || 40) && !winner.lets(high, || 30) && !winner.lets(low, || 40));
         assert!(winner.lets(copy, || 0) && winner.lets(sniffer, || 0) && !winner.lets(all, || 0));
         assert!(!winner.lets(rank(Class::Normal, true, 2), || 0), "behind the one that stops it");

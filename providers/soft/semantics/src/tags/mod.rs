@@ -42,7 +42,7 @@ pub struct TagList {
     capacity: usize,
     max_sge: usize,
     /// All entries that were ever in use.
-    entries: Vec<Entry>,
+    entries: Vec<TagEntry>,
     /// `max_sge` ranges for each entry.
     sges: Vec<ibv_sge>,
     /// Unused entries, linked by `next`. The entry unused for longest is used next, so that handles
@@ -58,12 +58,12 @@ pub struct TagList {
     seed: u64,
     /// Number of entries added so far.
     added: u64,
-    phase: Phase,
+    phase: SyncState,
 }
 
 /// How far software is behind the messages.
 #[derive(Clone, Copy, Debug, Default)]
-struct Phase {
+struct SyncState {
     /// Number of unexpected messages, modulo 2^16.
     unexpected: u16,
     /// Number of those that software has not reported; 0: in step. Software reports modulo 2^16,
@@ -91,7 +91,7 @@ enum EntryState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TagEntry {
     tag: u64,
     mask: u64,
     wr_id: u64,
@@ -148,7 +148,7 @@ impl TagList {
             masks: room(capacity)?,
             seed,
             added: 0,
-            phase: Phase::default(),
+            phase: SyncState::default(),
         })
     }
 
@@ -165,7 +165,7 @@ impl TagList {
         self.added += 1;
         self.sges[at * self.max_sge..][..list.len()].copy_from_slice(list);
         let entry = &mut self.entries[at];
-        *entry = Entry {
+        *entry = TagEntry {
             tag,
             mask,
             wr_id,
@@ -267,7 +267,7 @@ impl TagList {
     /// Restores a taken entry whose message was abandoned.
     pub fn restore(&mut self, handle: u32) -> Option<Restored> {
         let place = self.taken(handle)?;
-        let Entry { wr_id, state, .. } = self.entries[index(place)];
+        let TagEntry { wr_id, state, .. } = self.entries[index(place)];
         if state == (EntryState::Taken { refused_removal: true }) {
             self.release(place);
             return Some(Restored::MustComplete(wr_id));
@@ -342,7 +342,7 @@ impl TagList {
     }
 
     fn unlink_waiting(&mut self, place: u32) {
-        let Entry { next, prev, .. } = self.entries[index(place)];
+        let TagEntry { next, prev, .. } = self.entries[index(place)];
         match prev {
             NONE => self.waiting.head = next,
             prev => self.entries[index(prev)].next = next,
@@ -376,7 +376,7 @@ impl TagList {
 
     /// Inserts an entry into the table, at its position in the order of additions.
     fn enlist(&mut self, place: u32) {
-        let Entry { mask, tag, order, .. } = self.entries[index(place)];
+        let TagEntry { mask, tag, order, .. } = self.entries[index(place)];
         self.entries[index(place)].state = EntryState::Listed;
         match self.masks.iter_mut().find(|(m, _)| *m == mask) {
             Some((_, count)) => *count += 1,
@@ -410,7 +410,7 @@ impl TagList {
 
     /// Removes an entry from the table.
     fn delist(&mut self, place: u32) {
-        let Entry { mask, next, prev, is_head, .. } = self.entries[index(place)];
+        let TagEntry { mask, next, prev, is_head, .. } = self.entries[index(place)];
         if let Some(at) = self.masks.iter().position(|(m, _)| *m == mask) {
             self.masks[at].1 -= 1;
             if self.masks[at].1 == 0 {
@@ -429,7 +429,7 @@ impl TagList {
 
     /// Inserts the head of a new queue of equal entries into its chain.
     fn make_head(&mut self, place: u32) {
-        let Entry { mask, tag, .. } = self.entries[index(place)];
+        let TagEntry { mask, tag, .. } = self.entries[index(place)];
         let bucket = self.bucket(mask, tag);
         let first = std::mem::replace(&mut self.buckets[bucket], place);
         let entry = &mut self.entries[index(place)];
@@ -441,7 +441,7 @@ impl TagList {
 
     /// Replaces `old` in its chain by `new`, which has the same mask and tag.
     fn replace_head(&mut self, old: u32, new: u32) {
-        let Entry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(old)];
+        let TagEntry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(old)];
         self.entries[index(old)].is_head = false;
         let entry = &mut self.entries[index(new)];
         (entry.chain_prev, entry.chain_next, entry.is_head) = (chain_prev, chain_next, true);
@@ -450,7 +450,7 @@ impl TagList {
 
     /// Removes the last entry of a queue of equal entries from its chain.
     fn unchain(&mut self, place: u32) {
-        let Entry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(place)];
+        let TagEntry { mask, tag, chain_next, chain_prev, .. } = self.entries[index(place)];
         self.entries[index(place)].is_head = false;
         self.relink(mask, tag, chain_prev, chain_next, chain_next, chain_prev);
     }
@@ -470,7 +470,7 @@ impl TagList {
     }
 }
 
-const UNUSED: Entry = Entry {
+const UNUSED: TagEntry = TagEntry {
     tag: 0,
     mask: 0,
     wr_id: 0,

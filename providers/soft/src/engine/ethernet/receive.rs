@@ -12,8 +12,8 @@ use crate::engine::regions::LOCAL_WRITE;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_memory::Ranges;
-use soft_semantics::completion::{Cqe, Rare};
-use soft_semantics::frames::steer::Winner;
+use soft_semantics::completion::{Cqe, RareFields};
+use soft_semantics::frames::steer::StoppingRule;
 use soft_semantics::frames::{ETHERNET, Key, Places, VLAN, are_right, dissect, frame_check};
 use soft_semantics::receive::Receive;
 
@@ -55,7 +55,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
-    let winner = Winner { precedence, shape, born: 0 };
+    let winner = StoppingRule { precedence, shape, born: 0 };
     let takers = adapter.steering.matching_rules(&key.words(), &winner);
     if takers.is_empty() {
         return Delivery::Dropped;
@@ -172,7 +172,11 @@ impl FrameTarget<'_> {
             wc_flags: if right { IBV_WC_IP_CSUM_OK } else { 0 },
             ..Cqe::default()
         };
-        let rare = Rare { flow_tag: incoming.tag, cvlan: stripped.unwrap_or(0), ..Rare::default() };
+        let rare = RareFields {
+            flow_tag: incoming.tag,
+            cvlan: stripped.unwrap_or(0),
+            ..RareFields::default()
+        };
         self.cq.push_with(&cqe, Some(&rare), false);
         good
     }

@@ -9,7 +9,7 @@ use crate::engine::objects::qp::Qp;
 use abi::*;
 use soft_local::shm::slot::*;
 use soft_semantics::frames::{ETHERNET, dissect, fill};
-use soft_semantics::request::Phase;
+use soft_semantics::request::RequestPhase;
 use soft_sys::Errno;
 
 /// RAW_PACKET: into datagram rings.
@@ -77,7 +77,7 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
             requester.wait_for_receivers(qp);
             break;
         }
-        requester.sends.queue.entry(n).phase = Phase::Done;
+        requester.sends.queue.entry(n).phase = RequestPhase::Done;
         requester.sends.queue.issued += 1;
     }
     requester.datagrams.segmenter.frame = frame;

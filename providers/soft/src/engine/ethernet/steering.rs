@@ -11,7 +11,7 @@ use cface::sync::RwLock;
 use soft_local::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use soft_local::shm::view::View;
 use soft_semantics::frames::KEY_WORDS;
-use soft_semantics::frames::steer::{Rank, Wanted, Winner, shape};
+use soft_semantics::frames::steer::{FlowRule, Rank, StoppingRule, shape};
 use soft_sys::{Errno, clock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -49,8 +49,8 @@ fn published(view: &View) -> impl Iterator<Item = &RuleEntry> {
 pub(super) fn select_receivers<'a>(
     adapter: &'a Adapter,
     key: &[u64; RULE_WORDS],
-) -> (Winner, Receivers<'a>) {
-    let mut winner = Winner::NOBODY;
+) -> (StoppingRule, Receivers<'a>) {
+    let mut winner = StoppingRule::NOBODY;
     let mut any = false;
     adapter.datagrams.for_each_process(|view| {
         for entry in published(view) {
@@ -83,7 +83,7 @@ impl Steering {
     pub(crate) fn add(
         &self,
         qp: &Qp,
-        wanted: &Wanted,
+        wanted: &FlowRule,
         counters: Vec<Arc<Counters>>,
     ) -> Result<Arc<SteeringRule>, Errno> {
         let mut rules = self.rules.write();
@@ -140,7 +140,11 @@ impl Steering {
     }
 
     /// The rules of this process that get a frame stopped by `winner`.
-    pub(super) fn matching_rules(&self, key: &[u64; RULE_WORDS], winner: &Winner) -> MatchingRules {
+    pub(super) fn matching_rules(
+        &self,
+        key: &[u64; RULE_WORDS],
+        winner: &StoppingRule,
+    ) -> MatchingRules {
         let rules = self.rules.read();
         rules
             .slots

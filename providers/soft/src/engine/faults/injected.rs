@@ -11,10 +11,10 @@ use crate::engine::clock::{MachineClock, instant};
 use crate::engine::objects::connection::{Issued, Link, Requester, Wire};
 use crate::engine::objects::qp::Qp;
 use crate::engine::wire::{change_innermost, remove_unneeded, wrap};
-use soft_semantics::faults::{Fault, FaultEffect, Order, Retries};
+use soft_semantics::faults::{Fault, FaultEffect, ImmediateFault, Retries};
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::What;
-use soft_semantics::state::Kind;
+use soft_semantics::request::RequestOperation;
+use soft_semantics::state::QpType;
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -40,7 +40,7 @@ impl Wire for FaultyWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
         while requester.sends.has_issuable() {
             let (n, posted) = (requester.sends.queue.issued, requester.sends.queue.posted);
-            match self.schedule.next_struck(n) {
+            match self.schedule.next_faulted(n) {
                 Some((at, fault)) if at == n => {
                     match self.apply_fault(requester, qp, n, fault, MachineClock.now()) {
                         AfterFault::Continue => {}
@@ -106,7 +106,7 @@ impl FaultyWire {
             rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
             min_rnr_timer: asked.map_or(0, |timer| timer.load(Ordering::Relaxed)),
         };
-        let delay = match fault.strikes(&by) {
+        let delay = match fault.effect_on(&by) {
             FaultEffect::Lost => {
                 self.schedule.spend();
                 requester.sends.lose_request(n);
@@ -143,9 +143,9 @@ impl FaultyWire {
     /// Makes the remote QP refuse request `n`, in place of the requested operation.
     fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
         let request = &mut requester.sends.queue.entry(n).request;
-        let kept = std::mem::replace(&mut request.what, What::Refused(nak));
+        let kept = std::mem::replace(&mut request.operation, RequestOperation::Refused(nak));
         self.issue_before(requester, qp, n + 1);
-        requester.sends.queue.entry(n).request.what = kept;
+        requester.sends.queue.entry(n).request.operation = kept;
         // Until the request is issued, it waits like any request.
         if requester.sends.queue.issued > n {
             self.schedule.spend();
@@ -156,7 +156,7 @@ impl FaultyWire {
     /// then independent of timing.
     fn break_qp(&mut self, requester: &mut Requester, qp: &Qp, n: u64, fault: Fault) -> AfterFault {
         requester.reap(qp);
-        if requester.sends.queue.completed < n || requester.sends.fate.is_broken() {
+        if requester.sends.queue.completed < n || requester.sends.failure.is_broken() {
             return AfterFault::Later;
         }
         self.schedule.spend();
@@ -164,16 +164,16 @@ impl FaultyWire {
             Fault::PortDown(span) => {
                 // This QP stops at once; the service thread informs all other QPs.
                 qp.adapter.port.set_down(true);
-                qp.adapter.port.order(Order::PortDown(span), &qp.adapter.fabric);
+                qp.adapter.port.order(ImmediateFault::PortDown(span), &qp.adapter.fabric);
                 AfterFault::PortDown
             }
             Fault::DeviceFatal => {
-                requester.sends.fate.fail();
-                qp.adapter.port.order(Order::DeviceFatal, &qp.adapter.fabric);
+                requester.sends.failure.fail();
+                qp.adapter.port.order(ImmediateFault::DeviceFatal, &qp.adapter.fabric);
                 AfterFault::Later
             }
             _ => {
-                requester.sends.fate.fail();
+                requester.sends.failure.fail();
                 requester.stop_queue(qp, true);
                 AfterFault::Later
             }
@@ -183,7 +183,7 @@ impl FaultyWire {
 
 impl Requester {
     /// Adopts the fault rules of a plan for QP number `ordinal`, or only the new rules.
-    pub(crate) fn add_fault_rules(&mut self, plan: &FaultPlan, ordinal: u32, kind: Kind) {
+    pub(crate) fn add_fault_rules(&mut self, plan: &FaultPlan, ordinal: u32, kind: QpType) {
         if let Some(strikes) = self.wire.fault_schedule() {
             strikes.take_plan(plan, ordinal, kind);
             return;

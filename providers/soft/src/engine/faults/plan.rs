@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) type FaultPlan = faults::Plan<SharedCount>;
 
 /// The fault rules that apply to a send queue.
-pub(in crate::engine) type FaultSchedule = faults::Strikes<SharedCount>;
+pub(in crate::engine) type FaultSchedule = faults::SendQueueFaults<SharedCount>;
 
 /// A count shared by all QPs of a process.
 #[derive(Debug, Default)]

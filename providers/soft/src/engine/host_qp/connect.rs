@@ -8,7 +8,7 @@ use crate::host::sockets::{V4, V6};
 use crate::host::{HostConnection, PeerRoute, active_mtu};
 use crate::net::Gids;
 use abi::*;
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 
 impl Qp {
     /// INIT to RTR. `peer_route` is the route to the peer; `None` for UD, where each request has
@@ -27,7 +27,7 @@ impl Qp {
         if let Some(peer_route) = &peer_route {
             self.report_small_mtu(peer_route, payload);
         }
-        let to = peer_route.as_ref().map(PeerRoute::to).filter(|_| self.kind != Kind::Uc);
+        let to = peer_route.as_ref().map(PeerRoute::to).filter(|_| self.kind != QpType::Uc);
         let (shares, buffer) = (self.srq().is_some(), wire.receive_buffer());
         let mut connection = Box::new(HostConnection::new(
             self.kind, self.qpn, shares, attr, mtu, peer_route, buffer,

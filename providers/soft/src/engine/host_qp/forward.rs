@@ -21,7 +21,7 @@ use ferroverbs_roce::engine::Arrival;
 use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
 use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
-use soft_semantics::state::Kind;
+use soft_semantics::state::QpType;
 use std::net::Ipv6Addr;
 use std::sync::atomic::Ordering;
 
@@ -206,7 +206,8 @@ fn receive_srq_reply(
     served_by: ServedBy,
 ) -> bool {
     let (_, index) = split_qpn(reply.of);
-    let qp = adapter.registry.qp(index).filter(|qp| qp.qpn == reply.of && qp.kind == Kind::XrcRecv);
+    let qp =
+        adapter.registry.qp(index).filter(|qp| qp.qpn == reply.of && qp.kind == QpType::XrcRecv);
     qp.is_some_and(|qp| qp.apply_srq_reply(sockets, slot, reply, served_by))
 }
 

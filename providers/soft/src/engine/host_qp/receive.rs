@@ -30,7 +30,7 @@ use soft_local::shm::layout::split_qpn;
 use soft_memory::Ranges;
 use soft_semantics::inbound::{Headers, Nak, Verdict};
 use soft_semantics::request::RemoteAddress;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;
 
 /// Attempts while another thread briefly holds the lock of atomics or a memory window.
@@ -78,7 +78,7 @@ impl<'a> RequestServer for Halves<'a> {
             Server::OtherProcess(srqn) => return qp.request_from_srq_owner(srqn, ask, packet),
         };
         let reply = self.reply_to_peer(result);
-        let is_xrc_read = matches!((ask, qp.kind), (Ask::Read { .. }, Kind::XrcRecv));
+        let is_xrc_read = matches!((ask, qp.kind), (Ask::Read { .. }, QpType::XrcRecv));
         let read_owner = is_xrc_read.then(|| ReadOwner::Domain(self.inbound.domain(qp)));
         Execution::Done { reply, read_owner }
     }
@@ -89,7 +89,7 @@ impl<'a> RequestServer for Halves<'a> {
         packet: &[u8],
     ) -> Result<Option<ReadOwner>, Refusal> {
         let (qp, inbound) = (self.send.qp, &mut *self.inbound);
-        if qp.kind != Kind::XrcRecv {
+        if qp.kind != QpType::XrcRecv {
             return qp.check_read(inbound, region).map(|()| None).map_err(refusal_of);
         }
         let number = srq_number_of(packet);
@@ -107,7 +107,7 @@ impl<'a> RequestServer for Halves<'a> {
     /// connection (IBTA 1.7 11.6.3.1).
     #[cold]
     fn report_first_request(&mut self) {
-        if self.send.qp.state() == State::Rtr {
+        if self.send.qp.state() == QpState::Rtr {
             self.send.qp.event(IBV_EVENT_COMM_EST);
         }
     }
@@ -166,12 +166,12 @@ impl Qp {
         let state = self.state();
         // Between RESET and RTR the packet is early or late, and the transport does not see the
         // packet.
-        if matches!(state, State::Reset | State::Init) {
+        if matches!(state, QpState::Reset | QpState::Init) {
             return;
         }
         let Requester { sends, host_connection, .. } = &mut *requester;
         let Some(connection) = host_connection.as_deref_mut() else { return };
-        if state == State::Err && !connection.is_in_error() {
+        if state == QpState::Err && !connection.is_in_error() {
             connection.fail();
         }
         let send = SendHalf { qp: self, sends };
@@ -264,7 +264,7 @@ impl Qp {
     /// Selects the process that serves a packet.
     #[inline]
     fn select_server(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Server {
-        if self.kind != Kind::XrcRecv {
+        if self.kind != QpType::XrcRecv {
             return Server::ThisProcess;
         }
         if !self.is_xrc_receiver_valid() {

@@ -18,10 +18,10 @@ use ferroverbs_roce::engine::{Op, Refusal, Status, Work};
 use ferroverbs_roce::wire::{AtomicOp, Feth, Immediate, Number, Tail};
 use soft_local::fabric::Fabric;
 use soft_memory::Ranges;
-use soft_memory::careful::Seen;
+use soft_memory::careful::MappedRange;
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::{Phase, RemoteAddress, Request, What};
-use soft_semantics::state::Kind;
+use soft_semantics::request::{RemoteAddress, Request, RequestOperation, RequestPhase};
+use soft_semantics::state::QpType;
 use std::sync::atomic::Ordering;
 
 /// The send requests of a QP, whose requester is locked.
@@ -58,7 +58,7 @@ impl Requester {
     pub(crate) fn set_host_connection(
         &mut self,
         remote: Option<Box<HostConnection>>,
-        kind: Kind,
+        kind: QpType,
     ) -> Option<Box<HostConnection>> {
         let before = std::mem::replace(&mut self.host_connection, remote);
         if kind.is_connected() {
@@ -137,20 +137,26 @@ impl SendRequests {
         let entry = self.queue.entry(n);
         let (request, mut len) = (&entry.request, entry.len);
         let writes = matches!(
-            request.what,
-            What::Read(_) | What::Fetch(..) | What::FetchAdd { .. } | What::CompareSwap { .. }
+            request.operation,
+            RequestOperation::Read(_)
+                | RequestOperation::Fetch(..)
+                | RequestOperation::FetchAdd { .. }
+                | RequestOperation::CompareSwap { .. }
         );
         let is_word = matches!(
-            request.what,
-            What::FetchAdd { .. } | What::CompareSwap { .. } | What::Store { word: None, .. }
+            request.operation,
+            RequestOperation::FetchAdd { .. }
+                | RequestOperation::CompareSwap { .. }
+                | RequestOperation::Store { word: None, .. }
         );
         // An injected fault (`engine::faults`). No packet could provoke the refusal from every
         // peer.
-        if let What::Refused(nak) = request.what {
+        if let RequestOperation::Refused(nak) = request.operation {
             return Err(nak.requester_status());
         }
-        let has_own_word = matches!(request.what, What::Store { word: Some(_), .. });
-        if !request.what.is_local() && !has_own_word {
+        let has_own_word =
+            matches!(request.operation, RequestOperation::Store { word: Some(_), .. });
+        if !request.operation.is_local() && !has_own_word {
             let need = if writes { LOCAL_WRITE } else { 0 };
             let mut ranges = Ranges::new();
             if !self.ranges_into(&mut ranges, qp, n, need) {
@@ -173,7 +179,9 @@ impl SendRequests {
 
     /// Fills `to` from `offset` of request `n`. Returns false if the memory is no longer mapped.
     fn gather_payload(&mut self, qp: &Qp, n: u64, offset: usize, to: &mut [u8]) -> bool {
-        if let What::Store { word: Some(word), .. } = self.queue.entry(n).request.what {
+        if let RequestOperation::Store { word: Some(word), .. } =
+            self.queue.entry(n).request.operation
+        {
             let word = word.to_ne_bytes();
             let part = word.get(offset..offset + to.len());
             return part.inspect(|part| to.copy_from_slice(part)).is_some();
@@ -233,8 +241,8 @@ impl RequestQueue for SendHalf<'_> {
         let entry = sends.queue.entry(n);
         match (status, entry.phase) {
             // A flush completes the request with all others, or the request has failed here.
-            (Status::Flushed, _) | (_, Phase::Failed(_)) => {}
-            (Status::Success, _) => entry.phase = Phase::Done,
+            (Status::Flushed, _) | (_, RequestPhase::Failed(_)) => {}
+            (Status::Success, _) => entry.phase = RequestPhase::Done,
             (status, _) => sends.fail(n, wc_status(status)),
         }
     }
@@ -247,7 +255,7 @@ impl RequestQueue for SendHalf<'_> {
         if !sends.issue_local(qp, n) {
             return LocalWork::Busy;
         }
-        let good = sends.queue.entry(n).phase == Phase::Done;
+        let good = sends.queue.entry(n).phase == RequestPhase::Done;
         LocalWork::Done(if good { Status::Success } else { Status::LocalOperation })
     }
 
@@ -258,7 +266,7 @@ impl RequestQueue for SendHalf<'_> {
     fn read_region(
         &mut self,
         owner: Option<ReadOwner>,
-        seen: &mut Seen,
+        seen: &mut MappedRange,
         va: u64,
         rkey: u32,
         to: &mut [u8],
@@ -271,8 +279,8 @@ impl RequestQueue for SendHalf<'_> {
 /// Operation and length of a request for the transport. `None` if the wire has no such operation.
 fn transport_operation(request: &Request, len: u32) -> Option<(Op, u32)> {
     let immediate = Immediate::new(request.imm.to_ne_bytes());
-    Some(match request.what {
-        What::Send => {
+    Some(match request.operation {
+        RequestOperation::Send => {
             let tail = match request.opcode {
                 IBV_WR_SEND_WITH_IMM => Tail::Immediate(immediate),
                 IBV_WR_SEND_WITH_INV => Tail::Invalidate(request.imm),
@@ -280,26 +288,27 @@ fn transport_operation(request: &Request, len: u32) -> Option<(Op, u32)> {
             };
             (Op::Send(tail), len)
         }
-        What::Write(RemoteAddress { addr, rkey }) => {
+        RequestOperation::Write(RemoteAddress { addr, rkey }) => {
             let with_immediate = request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
             let immediate = with_immediate.then_some(immediate);
             (Op::Write { va: addr, rkey, immediate }, len)
         }
         // A rendezvous reads the message, then sends its end.
-        What::Read(RemoteAddress { addr, rkey }) | What::Fetch(RemoteAddress { addr, rkey }, _) => {
+        RequestOperation::Read(RemoteAddress { addr, rkey })
+        | RequestOperation::Fetch(RemoteAddress { addr, rkey }, _) => {
             (Op::Read { va: addr, rkey }, len)
         }
-        What::Finish(_) => (Op::Send(Tail::Plain), len),
-        What::CompareSwap { remote: RemoteAddress { addr, rkey }, compare, swap } => {
+        RequestOperation::Finish(_) => (Op::Send(Tail::Plain), len),
+        RequestOperation::CompareSwap { remote: RemoteAddress { addr, rkey }, compare, swap } => {
             (Op::Atomic { va: addr, rkey, op: AtomicOp::CompareSwap { compare, swap } }, 8)
         }
-        What::FetchAdd { remote: RemoteAddress { addr, rkey }, add } => {
+        RequestOperation::FetchAdd { remote: RemoteAddress { addr, rkey }, add } => {
             (Op::Atomic { va: addr, rkey, op: AtomicOp::FetchAdd { add } }, 8)
         }
-        What::Store { remote: RemoteAddress { addr, rkey }, .. } => {
+        RequestOperation::Store { remote: RemoteAddress { addr, rkey }, .. } => {
             (Op::AtomicWrite { va: addr, rkey }, 8)
         }
-        What::Flush { remote: RemoteAddress { addr, rkey }, len, placement } => {
+        RequestOperation::Flush { remote: RemoteAddress { addr, rkey }, len, placement } => {
             let how = Feth {
                 whole_region: len == 0,
                 global: placement & IBV_FLUSH_GLOBAL != 0,
@@ -307,8 +316,8 @@ fn transport_operation(request: &Request, len: u32) -> Option<(Op, u32)> {
             };
             (Op::Flush { va: addr, rkey, how }, u32::try_from(len).ok()?)
         }
-        What::Bind(_) | What::Invalidate { .. } => (Op::Local, 0),
-        What::Segments(_) | What::Refused(_) => return None,
+        RequestOperation::Bind(_) | RequestOperation::Invalidate { .. } => (Op::Local, 0),
+        RequestOperation::Segments(_) | RequestOperation::Refused(_) => return None,
     })
 }
 
@@ -348,7 +357,7 @@ impl Qp {
     fn read_region(
         &self,
         owner: Option<ReadOwner>,
-        seen: &mut Seen,
+        seen: &mut MappedRange,
         remote: RemoteAddress,
         to: &mut [u8],
     ) -> Result<(), Nak> {

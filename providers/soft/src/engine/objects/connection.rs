@@ -15,7 +15,7 @@ use crate::host::xrc_messages::ServeResult;
 use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::view::View;
-use soft_memory::careful::Seen;
+use soft_memory::careful::MappedRange;
 use soft_semantics::Time;
 use soft_semantics::receive::Receive;
 use soft_semantics::tags::wire::Tagged;
@@ -128,14 +128,14 @@ pub(crate) struct Inbound {
     /// be checked (`soft_memory::careful`).
     pub(crate) check_memory: bool,
     /// Pages checked since the lock was taken.
-    pub(in crate::engine) checked_pages: Seen,
+    pub(in crate::engine) checked_pages: MappedRange,
 }
 
 impl Inbound {
     /// Sets the mode of service until the lock is released.
     pub(crate) fn begin_serving(&mut self, careful: bool) {
         self.check_memory = careful;
-        self.checked_pages = Seen::default();
+        self.checked_pages = MappedRange::default();
     }
 }
 

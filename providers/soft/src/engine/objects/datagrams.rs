@@ -116,7 +116,7 @@ pub(crate) enum PutResult {
 /// Result of a datagram at the receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Delivery {
-    Taken,
+    PayloadRule,
     Dropped,
     /// A receive may be posted soon: try again.
     Later,
@@ -124,7 +124,7 @@ pub(in crate::engine) enum Delivery {
 
 impl From<bool> for Delivery {
     fn from(taken: bool) -> Self {
-        if taken { Self::Taken } else { Self::Dropped }
+        if taken { Self::PayloadRule } else { Self::Dropped }
     }
 }
 

@@ -7,7 +7,7 @@ use crate::gid_indices::GidIndices;
 use crate::net::ReportedGids;
 use cface::sync::Mutex;
 use soft_local::fabric::Fabric;
-use soft_semantics::faults::Order;
+use soft_semantics::faults::ImmediateFault;
 use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;
 use soft_sys::process;
@@ -30,7 +30,7 @@ pub(crate) struct Port {
     pub(crate) down: AtomicBool,
     /// Orders wait. The following fields belong to the thread that carries out orders.
     pub(crate) ordered: AtomicBool,
-    pub(crate) orders: Mutex<VecDeque<Order>>,
+    pub(crate) orders: Mutex<VecDeque<ImmediateFault>>,
     pub(crate) carrying_out: Mutex<()>,
     pub(crate) shown: Mutex<ReportedPortState>,
     /// Rules for QPs and CQs. Locked before the locks of a QP or CQ.
@@ -93,7 +93,7 @@ impl Port {
     }
 
     /// Queues an order for the service thread.
-    pub(crate) fn order(&self, order: Order, fabric: &Fabric) {
+    pub(crate) fn order(&self, order: ImmediateFault, fabric: &Fabric) {
         self.orders.lock().push_back(order);
         self.ordered.store(true, Ordering::Release);
         fabric.wake_self();

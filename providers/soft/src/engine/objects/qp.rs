@@ -17,7 +17,7 @@ use cface::sync::Mutex;
 use soft_local::shm::layout::QpEntry;
 use soft_local::shm::ring::Ring;
 use soft_semantics::receive::ReceiveQueue;
-use soft_semantics::state::{Kind, State};
+use soft_semantics::state::{QpState, QpType};
 use soft_semantics::tags::wire::{Offer, Tagged};
 use soft_sys::spin_lock::SpinLock;
 use std::cell::UnsafeCell;
@@ -45,7 +45,7 @@ pub(crate) struct Qp {
     /// Index in the table of this process.
     pub(crate) index: usize,
     pub(crate) qpn: u32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: QpType,
     /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
     /// the library.
     pub(crate) ordinal: u32,
@@ -83,18 +83,19 @@ impl Qp {
     }
 
     #[inline]
-    pub(crate) fn state(&self) -> State {
-        State::from_raw(u32::from(self.life.state.load(Ordering::Acquire))).unwrap_or(State::Err)
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_raw(u32::from(self.life.state.load(Ordering::Acquire)))
+            .unwrap_or(QpState::Err)
     }
 
     #[inline]
-    pub(crate) fn is_in(&self, state: State) -> bool {
+    pub(crate) fn is_in(&self, state: QpState) -> bool {
         self.life.state.load(Ordering::Acquire) == state as u8
     }
 
     /// Whether arriving requests are served.
     pub(crate) fn is_receiving(&self) -> bool {
-        matches!(self.state(), State::Rtr | State::Rts | State::Sqd | State::Sqe)
+        matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
     }
 
     /// Whether the fast path may send. It supports neither XRC nor tag matching.
@@ -192,7 +193,7 @@ pub(in crate::engine) struct Fetch {
 
 /// The data of a rendezvous needed when its fetch ends.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Fetched {
+pub(in crate::engine) struct RendezvousPayload {
     pub(in crate::engine) handle: u32,
     pub(in crate::engine) len: u32,
     pub(in crate::engine) solicited: bool,

@@ -2,18 +2,18 @@
 //! whether the queue still works. `engine/send_requests.rs` has the methods that need the QP.
 
 use soft_memory::{Range, Ranges};
-use soft_semantics::fate::Fate;
-use soft_semantics::request::{Phase, SendQueue};
-use soft_semantics::strict::Unpolled;
+use soft_semantics::failure_state::FailureState;
+use soft_semantics::request::{RequestPhase, SendQueue};
+use soft_semantics::strict::UnpolledRequests;
 
 /// The requests of a send queue.
 #[derive(Debug)]
 pub(crate) struct SendRequests {
     pub(crate) queue: SendQueue,
     /// Present in strict mode (`engine::strict`).
-    pub(in crate::engine) unpolled: Option<Box<Unpolled>>,
+    pub(in crate::engine) unpolled: Option<Box<UnpolledRequests>>,
     /// Whether the send queue still works. Reset by RESET, and by the change from SQE to RTS.
-    pub(crate) fate: Fate,
+    pub(crate) failure: FailureState,
     /// The application waits for the event of a drained queue (SQD).
     pub(in crate::engine) drain_awaited: bool,
     /// The request that waits for operations in flight, or for the atomics lock. No arrival reports
@@ -28,7 +28,7 @@ impl SendRequests {
         Self {
             queue,
             unpolled: None,
-            fate: Fate::Going,
+            failure: FailureState::Working,
             drain_awaited: false,
             blocked_request: None,
             gathering: false,
@@ -38,30 +38,30 @@ impl SendRequests {
     /// Whether a request waits to be issued, in a queue that works.
     #[inline]
     pub(in crate::engine) const fn has_issuable(&self) -> bool {
-        self.queue.issued != self.queue.posted && self.fate.is_going()
+        self.queue.issued != self.queue.posted && self.failure.is_working()
     }
 
     /// Whether request `n` needs no remote QP.
     #[cold]
     pub(in crate::engine) fn is_local(&mut self, n: u64) -> bool {
-        self.queue.entry(n).request.what.is_local()
+        self.queue.entry(n).request.operation.is_local()
     }
 
     /// Fails request `n` with `status`. No later request is issued.
     pub(crate) fn fail(&mut self, n: u64, status: u32) {
-        self.end_request(n, Phase::Failed(status));
+        self.end_request(n, RequestPhase::Failed(status));
     }
 
     /// Ends request `n` in this phase. No later request is issued.
-    pub(in crate::engine) fn end_request(&mut self, n: u64, phase: Phase) {
+    pub(in crate::engine) fn end_request(&mut self, n: u64, phase: RequestPhase) {
         self.queue.entry(n).phase = phase;
         self.queue.issued = self.queue.issued.max(n + 1);
-        self.fate.fail();
+        self.failure.fail();
     }
 
     /// Completes request `n` with success although no peer receives it.
     pub(in crate::engine) fn lose_request(&mut self, n: u64) {
-        self.queue.entry(n).phase = Phase::Done;
+        self.queue.entry(n).phase = RequestPhase::Done;
         self.queue.issued = n + 1;
     }
 
@@ -71,7 +71,7 @@ impl SendRequests {
         if let Some(unpolled) = &mut self.unpolled {
             unpolled.forget();
         }
-        self.fate.resume();
+        self.failure.resume();
         self.drain_awaited = false;
         self.blocked_request = None;
     }

@@ -20,7 +20,7 @@ pub(super) enum Path {
 pub(super) const PATHS: [Path; 3] = [Path::Direct, Path::Ring, Path::Wire];
 
 /// A connection by `path`, whose second QP allows `access`. `None` if the UDP port is in use.
-pub(super) fn connected(kind: Kind, path: Path, bytes: usize, access: u32) -> Option<[Side; 2]> {
+pub(super) fn connected(kind: QpType, path: Path, bytes: usize, access: u32) -> Option<[Side; 2]> {
     let sides = match path {
         Path::Direct => pair(kind, true, bytes).into(),
         Path::Ring => pair(kind, false, bytes).into(),
@@ -34,7 +34,7 @@ pub(super) fn connected(kind: Kind, path: Path, bytes: usize, access: u32) -> Op
             sides?
         }
     };
-    if kind != Kind::Ud {
+    if kind != QpType::Ud {
         allow(&sides[1], access);
     }
     Some(sides)
@@ -61,7 +61,7 @@ fn an_operation_that_the_qp_does_not_allow_is_an_invalid_request_whatever_its_le
         for (path, len) in
             PATHS.into_iter().flat_map(|path| lens.iter().map(move |len| (path, *len)))
         {
-            let Some([mut a, b]) = connected(Kind::Rc, path, 20_000, all & !right) else {
+            let Some([mut a, b]) = connected(QpType::Rc, path, 20_000, all & !right) else {
                 continue;
             };
             fill(&mut a, 1);
@@ -99,7 +99,7 @@ fn a_refused_write_with_immediate_data_of_an_unreliable_connection_takes_no_rece
     ];
     for (what, spoil) in refusals {
         for path in PATHS {
-            let Some([mut a, b]) = connected(Kind::Uc, path, 20_000, ALL) else { continue };
+            let Some([mut a, b]) = connected(QpType::Uc, path, 20_000, ALL) else { continue };
             fill(&mut a, 1);
             b.receive(3, &[b.sge(0, 8)]);
             for len in [4, 10_000] {
@@ -125,7 +125,7 @@ fn a_refused_write_with_immediate_data_of_an_unreliable_connection_takes_no_rece
 #[test]
 fn an_empty_write_with_immediate_data_needs_the_right_on_an_unreliable_connection_too() {
     for path in PATHS {
-        let Some([a, b]) = connected(Kind::Uc, path, 64, 0) else { continue };
+        let Some([a, b]) = connected(QpType::Uc, path, 64, 0) else { continue };
         b.receive(3, &[b.sge(0, 8)]);
         a.send(request(IBV_WR_RDMA_WRITE_WITH_IMM, &b), &[]);
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
@@ -140,7 +140,7 @@ fn a_qp_that_is_connected_to_itself_says_why_its_request_was_refused() {
         [IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_ATOMIC_FETCH_AND_ADD].map(|op| (cma, op))
     }) {
         let adapter = adapter(cma);
-        let side = Side::new(&adapter, Kind::Rc, 64);
+        let side = Side::new(&adapter, QpType::Rc, 64);
         side.connect(side.qp.qpn, 0);
         side.receive(3, &[side.sge(0, 8)]);
         side.receive(4, &[side.sge(0, 8)]);
@@ -163,7 +163,7 @@ fn a_reply_for_memory_that_was_deregistered_meanwhile_is_a_protection_error() {
         [IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD].map(|opcode| (path, opcode))
     }) {
         for len in [8, 20_000] {
-            let Some([a, b]) = connected(Kind::Rc, path, 20_000, ALL) else { continue };
+            let Some([a, b]) = connected(QpType::Rc, path, 20_000, ALL) else { continue };
             let len = if opcode == IBV_WR_RDMA_READ { len } else { 8 };
             let pages = remote_pages(5);
             let (va, bytes) = (pages as u64, 5 * 4096);
@@ -183,7 +183,7 @@ fn a_reply_for_memory_that_was_deregistered_meanwhile_is_a_protection_error() {
 }
 
 fn remote(request: &mut Request) -> &mut RemoteAddress {
-    request.what.remote_mut().expect("a request that names memory")
+    request.operation.remote_mut().expect("a request that names memory")
 }
 
 /// Registers a second region over all memory of `side`.
@@ -199,11 +199,11 @@ fn a_flush_needs_the_right_for_each_place_that_it_names() {
         [IBV_FLUSH_GLOBAL, IBV_FLUSH_PERSISTENT, IBV_FLUSH_GLOBAL | IBV_FLUSH_PERSISTENT]
             .map(|placement| (path, placement))
     }) {
-        let Some([a, b]) = connected(Kind::Rc, path, 64, ALL | FLUSH_GLOBAL) else { continue };
+        let Some([a, b]) = connected(QpType::Rc, path, 64, ALL | FLUSH_GLOBAL) else { continue };
         let keys = other_region(&b, b.qp.pd, ALL | FLUSH_GLOBAL);
         let remote = RemoteAddress { addr: b.memory.as_ptr() as u64, rkey: keys.rkey };
-        let what = What::Flush { remote, len: 8, placement };
-        a.send(Request { what, ..request(IBV_WR_FLUSH, &b) }, &[]);
+        let operation = RequestOperation::Flush { remote, len: 8, placement };
+        a.send(Request { operation, ..request(IBV_WR_FLUSH, &b) }, &[]);
         let is_allowed = placement == IBV_FLUSH_GLOBAL;
         let wanted = if is_allowed { IBV_WC_SUCCESS } else { IBV_WC_REM_INV_REQ_ERR };
         assert_eq!(a.wait(&b).status, wanted, "{path:?}, {placement:#x}");

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 #[test]
 fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     let adapter = adapter(true);
-    let sides: Vec<_> = (0..300).map(|_| Side::new(&adapter, Kind::Rc, 8)).collect();
+    let sides: Vec<_> = (0..300).map(|_| Side::new(&adapter, QpType::Rc, 8)).collect();
     let looks = || {
         let before = adapter.registry.recent_locks().looked_at();
         adapter.quiesce(sides[0].qp.pd, sides[0].keys.rkey, "a test");
@@ -27,7 +27,7 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
 fn no_key_outlives_its_deregistration(qps: usize) {
     const KEYS: usize = 100;
     let adapter = adapter(true);
-    let sides: Vec<_> = (0..qps).map(|_| Side::new(&adapter, Kind::Rc, 8)).collect();
+    let sides: Vec<_> = (0..qps).map(|_| Side::new(&adapter, QpType::Rc, 8)).collect();
     let revoked: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
     let gone: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
     let over = AtomicBool::new(false);

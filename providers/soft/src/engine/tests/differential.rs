@@ -141,7 +141,7 @@ struct World {
 /// The settings of one case.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
-    kind: Kind,
+    kind: QpType,
     cma: bool,
     shared: bool,
     rnr_retry: u8,
@@ -311,8 +311,8 @@ struct Worlds {
 impl Worlds {
     fn new(seed: u64) -> Self {
         let mut random = Random(seed);
-        let kind = if random.once_in(4) { Kind::Uc } else { Kind::Rc };
-        let shared = kind == Kind::Rc && random.once_in(4);
+        let kind = if random.once_in(4) { QpType::Uc } else { QpType::Rc };
+        let shared = kind == QpType::Rc && random.once_in(4);
         let rnr_retry = if random.once_in(2) { 7 } else { 0 };
         let setting = Setting { kind, cma: !random.once_in(3), shared, rnr_retry };
         Self {
@@ -412,7 +412,7 @@ impl Worlds {
             let more = if self.random.once_in(2) { self.random.below(most.min(4) + 1) } else { 0 };
             // Without a receive, an unreliable message is lost. A reliable one fails unless
             // `rnr_retry` lets it wait.
-            let waits = self.setting.kind == Kind::Rc && self.setting.rnr_retry == 7;
+            let waits = self.setting.kind == QpType::Rc && self.setting.rnr_retry == 7;
             let first = if waits { self.random.below(lacking + 1) } else { lacking + more };
             self.receive(1 - at, first);
             let mut left = count;

@@ -3,13 +3,13 @@
 
 use super::*;
 use soft_semantics::request::Route;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use soft_sys::Errno;
 
 #[test]
 fn a_connection_survives_packets_that_arrive_before_rtr() {
     let adapter = adapter(true);
-    let side = Side::new(&adapter, Kind::Rc, 64);
+    let side = Side::new(&adapter, QpType::Rc, 64);
     let attr = ibv_qp_attr { port_num: 1, path_mtu: IBV_MTU_4096, ..Zeroed::zeroed() };
     side.modify(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, attr);
     side.receive(1, &[side.sge(0, 64)]);
@@ -30,16 +30,16 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
     side.qp.set_connected(0);
     side.qp.fire_wire_timer();
     assert!(side.poll().is_none(), "the receive is flushed");
-    assert!(side.qp.is_in(State::Rtr));
+    assert!(side.qp.is_in(QpState::Rtr));
 }
 
 /// Two QPs of this host, connected by UDP packets. `None` if the UDP port is in use.
 fn far_pair(adapter: &Arc<Adapter>) -> Option<[Side; 2]> {
-    far_pair_of(adapter, Kind::Rc, 64)
+    far_pair_of(adapter, QpType::Rc, 64)
 }
 
 /// As `far_pair`, with QPs of type `kind` and `bytes` bytes of memory each.
-pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> Option<[Side; 2]> {
+pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: QpType, bytes: usize) -> Option<[Side; 2]> {
     let sides = [(); 2].map(|()| Side::new(adapter, kind, bytes));
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let route = Route { sgid: host, dgid: host, ..Route::default() };
@@ -64,7 +64,7 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: Kind, bytes: usize) -> O
         };
         side.qp.connect_by_wire(&gids, &attr, Some(peer_route));
         side.qp.set_connected(other.qp.qpn);
-        let needs = soft_semantics::modify::transition(kind, State::Rtr, State::Rts);
+        let needs = soft_semantics::modify::transition(kind, QpState::Rtr, QpState::Rts);
         side.modify(IBV_QPS_RTS, needs.expect("the usual way").required, attr);
     }
     Some(sides)

@@ -19,7 +19,7 @@ fn pages(adapter: &Adapter) -> usize {
 
 /// A connection on which `count` messages of `len` bytes were sent.
 fn talk(adapter: &Arc<Adapter>, count: usize, len: usize) -> (Side, Side) {
-    let (a, b) = (Side::new(adapter, Kind::Rc, len), Side::new(adapter, Kind::Rc, len));
+    let (a, b) = (Side::new(adapter, QpType::Rc, len), Side::new(adapter, QpType::Rc, len));
     a.connect(b.qp.qpn, 0);
     b.connect(a.qp.qpn, 0);
     for n in 0..count as u64 {

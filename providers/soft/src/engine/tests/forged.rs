@@ -5,7 +5,7 @@
 use super::xrc_order::End;
 use super::*;
 use soft_local::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
-use soft_local::shm::trust::Claim;
+use soft_local::shm::trust::Unchecked;
 
 /// Writes a forged entry into the ring of `to`, in the slot of the next message of `from`.
 fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
@@ -29,7 +29,7 @@ fn forge_piece(
 }
 
 /// Two QPs of one process, of which the first has sent to the second.
-fn acquainted(kind: Kind, bytes: usize) -> (Side, Side) {
+fn acquainted(kind: QpType, bytes: usize) -> (Side, Side) {
     let (mut a, b) = pair(kind, true, bytes);
     fill(&mut a, 1);
     b.receive(1, &[b.sge(0, bytes)]);
@@ -45,7 +45,8 @@ fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
     const LEN: usize = 20_000;
     let secret = vec![0x5a_u8; LEN];
     let addresses = [secret.as_ptr() as u64, 8];
-    for (kind, address) in [Kind::Rc, Kind::Uc].into_iter().flat_map(|k| addresses.map(|a| (k, a)))
+    for (kind, address) in
+        [QpType::Rc, QpType::Uc].into_iter().flat_map(|k| addresses.map(|a| (k, a)))
     {
         for listed in [false, true] {
             let (a, mut b) = acquainted(kind, LEN);
@@ -64,7 +65,7 @@ fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
             }
             assert!(b.memory.iter().all(|byte| *byte == 0), "{kind:?}, listed: {listed}");
             let got = b.poll().map(|cqe| cqe.status);
-            let wanted = (kind == Kind::Rc).then_some(IBV_WC_WR_FLUSH_ERR);
+            let wanted = (kind == QpType::Rc).then_some(IBV_WC_WR_FLUSH_ERR);
             assert_eq!(got, wanted, "{kind:?}, listed: {listed}");
         }
     }
@@ -75,7 +76,7 @@ fn a_range_beyond_its_region_is_refused_as_a_whole_on_both_paths() {
     const LEN: usize = 100_000;
     for cma in [true, false] {
         for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
-            let (mut a, mut b) = pair(Kind::Rc, cma, LEN);
+            let (mut a, mut b) = pair(QpType::Rc, cma, LEN);
             fill(&mut a, 1);
             fill(&mut b, 2);
             let before = [a.memory.clone(), b.memory.clone()];
@@ -91,7 +92,7 @@ fn a_range_beyond_its_region_is_refused_as_a_whole_on_both_paths() {
 #[test]
 fn an_offer_whose_lengths_overflow_is_refused() {
     let [of_a, of_b] = adapters();
-    let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
+    let (a, b) = (Side::new(&of_a, QpType::Rc, 64), Side::new(&of_b, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     b.receive(1, &[b.sge(0, 64)]);
@@ -113,7 +114,7 @@ fn later_pieces_cannot_extend_a_message_beyond_its_declared_length() {
     const LEN: usize = 64;
     for listed in [false, true] {
         let [of_a, of_b] = adapters();
-        let (a, b) = (Side::new(&of_a, Kind::Rc, LEN), Side::new(&of_b, Kind::Rc, LEN));
+        let (a, b) = (Side::new(&of_a, QpType::Rc, LEN), Side::new(&of_b, QpType::Rc, LEN));
         a.connect(b.qp.qpn, 7);
         b.connect(a.qp.qpn, 7);
         b.receive(1, &[b.sge(0, LEN)]);
@@ -176,7 +177,7 @@ fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
         src_qpn: about,
         ack: 0,
     };
-    to.xrc.receive_message(to, slot, &head, Claim::new(word))
+    to.xrc.receive_message(to, slot, &head, Unchecked::new(word))
 }
 
 #[test]
@@ -189,7 +190,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     let qp = &receiver.recv.qp;
     let events = || qp.reports.events.sent();
     let slot = other.fabric.slot();
-    let forger = Side::new(&other, Kind::Rc, 64);
+    let forger = Side::new(&other, QpType::Rc, 64);
     let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, soft_local::shm::layout::qpn(slot, 7)];
     for event in (0..40).chain([u32::MAX]) {
         for by in names {
@@ -199,7 +200,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
         }
     }
     looked(&home);
-    assert_eq!((events(), qp.state()), (0, soft_semantics::state::State::Rts));
+    assert_eq!((events(), qp.state()), (0, soft_semantics::state::QpState::Rts));
     // A word from the process that has the stand-in QP is accepted: the tables confirm it.
     let stand_in = End::new(&other, domain);
     stand_in.recv.connect(sender.send.qp.qpn, 7);
@@ -215,14 +216,14 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     assert_eq!(events(), 0, "no event of a QP");
     tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
     looked(&home);
-    assert_eq!(qp.state(), soft_semantics::state::State::Err);
+    assert_eq!(qp.state(), soft_semantics::state::QpState::Err);
     assert_eq!(events(), 2, "the refusal, and that nothing more comes");
 }
 
 #[test]
 fn unrequested_replies_are_not_kept() {
     let adapter = adapter(true);
-    let a = Side::new(&adapter, Kind::XrcSend, 64);
+    let a = Side::new(&adapter, QpType::XrcSend, 64);
     let slot = 99;
     let number = soft_local::shm::layout::qpn(slot, 5);
     let answer = |by| tell(&adapter, slot, Op::XrcAnswer, 0, halves(number, by));
@@ -255,14 +256,14 @@ fn pending_requests_of_peer_processes_are_limited() {
         &adapter,
         slot,
         &head,
-        Claim::new(of)
+        Unchecked::new(of)
     )));
 }
 
 #[test]
 fn a_datagram_that_names_the_qp_of_a_third_process_is_dropped() {
     let [adapter, member] = adapters();
-    let side = Side::new(&adapter, Kind::Ud, 4096);
+    let side = Side::new(&adapter, QpType::Ud, 4096);
     side.connect(0, 0);
     side.receive(1, &[side.sge(0, 100)]);
     side.receive(2, &[side.sge(100, 100)]);

@@ -13,7 +13,7 @@ const MOST: usize = 1 << 20;
 /// Two adapters, which the fabric takes for two processes, and one connected QP of each.
 fn two(bytes: usize) -> (Side, Side) {
     let [one, other] = adapters();
-    let (a, b) = (Side::new(&one, Kind::Rc, bytes), Side::new(&other, Kind::Rc, bytes));
+    let (a, b) = (Side::new(&one, QpType::Rc, bytes), Side::new(&other, QpType::Rc, bytes));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     (a, b)
@@ -259,7 +259,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
             hand.release(true);
             waited
         });
-        a.modify(soft_semantics::state::State::Err as u32, 0, Zeroed::zeroed());
+        a.modify(soft_semantics::state::QpState::Err as u32, 0, Zeroed::zeroed());
         over.store(true, Ordering::Relaxed);
         assert!(
             putter.join().expect("no panic"),
@@ -308,7 +308,7 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
     let mut config = a.qp.adapter.fabric.config().clone();
     config.dir_is_ours = false;
     let third = Adapter::join(config).expect("the same fabric");
-    let c = Side::new(&third, Kind::Rc, MOST);
+    let c = Side::new(&third, QpType::Rc, MOST);
     // The helper looks up what to move in the tables of the process that asks.
     for (number, (asker, read, wanted)) in
         [(&a, 1, Some(())), (&a, 0, Some(())), (&c, 1, None), (&c, 0, None)].into_iter().enumerate()

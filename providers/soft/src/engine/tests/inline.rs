@@ -13,8 +13,8 @@ fn long_inline_data_keeps_its_contents_after_the_post() {
     let patient = ibv_qp_attr { rnr_retry: 7, timeout: 0, ..Zeroed::zeroed() };
     assert!(size > adapter.identity.eager_bytes());
     for connected_before in [true, false] {
-        let mut a = Side::with(&adapter, Kind::Rc, 300_001, size as u32, None);
-        let b = Side::new(&adapter, Kind::Rc, 300_001);
+        let mut a = Side::with(&adapter, QpType::Rc, 300_001, size as u32, None);
+        let b = Side::new(&adapter, QpType::Rc, 300_001);
         a.connect_as(b.qp.qpn, patient);
         if connected_before {
             b.connect_as(a.qp.qpn, patient);

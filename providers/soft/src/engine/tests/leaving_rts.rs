@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::engine::objects::holder::PeerState;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use std::mem::ManuallyDrop;
 
 #[test]
@@ -15,7 +15,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         (true, IBV_QPS_RESET, 8),
         (false, IBV_QPS_RESET, 300_001),
     ] {
-        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        let (a, b) = pair(QpType::Rc, cma, 300_001);
         b.receive(1, &[b.sge(0, size)]);
         // The lock keeps the service thread from executing the request at once.
         let not_yet = b.qp.responder.lock();
@@ -25,7 +25,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         if state == IBV_QPS_ERR {
             assert!(a.qp.fail());
         } else {
-            a.qp.set_state(State::Reset);
+            a.qp.set_state(QpState::Reset);
         }
         drop(not_yet);
         // The peer detects the state, and another thread of this process polls.
@@ -47,7 +47,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
 #[test]
 fn chunks_of_skipped_sends_are_freed() {
     let adapter = adapter(false);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 40_000), Side::new(&adapter, Kind::Rc, 40_000));
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 40_000), Side::new(&adapter, QpType::Rc, 40_000));
     // All rounds together send more messages than there are chunks.
     for _ in 0..400 {
         a.connect(b.qp.qpn, 7);
@@ -71,7 +71,7 @@ fn chunks_of_skipped_sends_are_freed() {
 fn a_thread_that_sees_the_peer_in_error_also_sees_its_refusal() {
     let adapter = adapter(false);
     for round in 0..100 {
-        let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+        let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
         a.connect(b.qp.qpn, 7);
         b.connect(a.qp.qpn, 7);
         let (link, _) = adapter.link(b.qp.qpn).expect("it is there");
@@ -99,7 +99,7 @@ fn a_thread_that_sees_the_peer_in_error_also_sees_its_refusal() {
 
 #[test]
 fn a_failed_request_completes_after_the_qp_is_in_error_and_the_next_look_flushes_the_rest() {
-    let (a, b) = pair(Kind::Rc, false, 64);
+    let (a, b) = pair(QpType::Rc, false, 64);
     a.receive(1, &[a.sge(0, 8)]);
     b.receive(1, &[b.sge(0, 4)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
@@ -108,7 +108,7 @@ fn a_failed_request_completes_after_the_qp_is_in_error_and_the_next_look_flushes
     a.qp.requester.lock().advance(&a.qp);
     let failed = a.cq.pop_stamped().map(|(cqe, _)| cqe.status);
     assert_eq!(failed, Some(IBV_WC_REM_INV_REQ_ERR));
-    assert!(a.qp.is_in(State::Err), "{:?}", a.qp.state());
+    assert!(a.qp.is_in(QpState::Err), "{:?}", a.qp.state());
     let end = Instant::now() + Duration::from_secs(20);
     let mut flushed = None;
     while flushed.is_none() && Instant::now() < end {
@@ -128,7 +128,7 @@ fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_po
         (true, IBV_QPS_ERR, 300_001),
         (false, IBV_QPS_ERR, 300_001),
     ] {
-        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        let (a, b) = pair(QpType::Rc, cma, 300_001);
         a.receive(1, &[a.sge(0, 8)]);
         b.receive(2, &[b.sge(0, size)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
@@ -154,7 +154,7 @@ fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_po
 #[test]
 fn messages_that_have_arrived_are_received_before_the_qp_goes_to_error() {
     for (cma, size) in [(true, 8), (true, 300_001), (false, 8)] {
-        let (a, b) = pair(Kind::Rc, cma, 300_001);
+        let (a, b) = pair(QpType::Rc, cma, 300_001);
         b.receive(2, &[b.sge(0, size)]);
         b.receive(3, &[b.sge(0, size)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
@@ -173,7 +173,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     let [sent, received] = &queues;
     // A deadlock of the service thread would hold locks that the destruction of the QP takes, so
     // the test does not destroy it.
-    let side = Side::with_queues(&adapter, Kind::Rc, 64, 0, None, [sent, received]);
+    let side = Side::with_queues(&adapter, QpType::Rc, 64, 0, None, [sent, received]);
     let side = ManuallyDrop::new(side);
     side.connect(side.qp.qpn, 0);
     for wr_id in [1, 2] {
@@ -188,7 +188,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
     until("the QP is told of both", || side.qp.reports.events.sent() == 2);
-    assert_eq!(side.qp.state(), State::Err);
+    assert_eq!(side.qp.state(), QpState::Err);
     drop(ManuallyDrop::into_inner(side));
     received.retire();
 }
@@ -197,7 +197,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
 fn a_builder_that_finds_a_broken_send_queue_flushes_it() {
     use crate::engine::objects::builder::{Builder, BuiltRequest};
     let found = (0..1000).any(|_| {
-        let (a, b) = pair(Kind::Rc, false, 64);
+        let (a, b) = pair(QpType::Rc, false, 64);
         // The lock keeps the service thread from executing the requests at once.
         let not_yet = b.qp.responder.lock();
         a.send(misnamed(IBV_WR_RDMA_READ, &b), &[a.sge(0, 8)]);

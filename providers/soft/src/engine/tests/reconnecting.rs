@@ -15,12 +15,12 @@ fn impatient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
 
 fn two(cma: bool) -> (Side, Side) {
     let adapter = adapter(cma);
-    (Side::new(&adapter, Kind::Rc, 40_000), Side::new(&adapter, Kind::Rc, 40_000))
+    (Side::new(&adapter, QpType::Rc, 40_000), Side::new(&adapter, QpType::Rc, 40_000))
 }
 
 fn unreliable(cma: bool) -> (Side, Side) {
     let adapter = adapter(cma);
-    let (a, b) = (Side::new(&adapter, Kind::Uc, 40_000), Side::new(&adapter, Kind::Uc, 40_000));
+    let (a, b) = (Side::new(&adapter, QpType::Uc, 40_000), Side::new(&adapter, QpType::Uc, 40_000));
     a.connect_as(b.qp.qpn, patient(7, 9));
     b.connect_as(a.qp.qpn, patient(9, 7));
     (a, b)
@@ -29,7 +29,7 @@ fn unreliable(cma: bool) -> (Side, Side) {
 #[test]
 fn the_ring_of_a_queue_pair_that_was_never_connected_is_empty() {
     let adapter = adapter(true);
-    let sides: Vec<_> = (0..3).map(|_| Side::new(&adapter, Kind::Rc, 8)).collect();
+    let sides: Vec<_> = (0..3).map(|_| Side::new(&adapter, QpType::Rc, 8)).collect();
     assert!(sides.iter().all(|side| !side.qp.has_arrivals()));
 }
 
@@ -182,7 +182,8 @@ fn a_receiver_can_connect_anew_before_the_sender_has_sent_anything() {
 #[test]
 fn a_full_ring_is_not_acknowledged_by_another_connection() {
     let adapter = adapter(false);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 100_000), Side::new(&adapter, Kind::Rc, 100_000));
+    let (a, b) =
+        (Side::new(&adapter, QpType::Rc, 100_000), Side::new(&adapter, QpType::Rc, 100_000));
     a.connect_as(b.qp.qpn, impatient(7, 9));
     b.connect_as(a.qp.qpn, impatient(9, 7));
     for _ in 0..64 {

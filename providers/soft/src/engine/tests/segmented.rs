@@ -6,7 +6,7 @@ use crate::engine::ud::MTU;
 use soft_semantics::frames::Framing;
 use soft_semantics::frames::segmenter::Segmenter;
 use soft_semantics::request::Segments;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 
 /// An IP over InfiniBand frame: IPv4 with identification 0xffff, and TCP with sequence number 100,
 /// PSH and FIN.
@@ -20,12 +20,12 @@ const DATA: usize = 40 + HEADER.len();
 fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
     let header_len = header.len() as u16;
     let cut = Segments { header: header.as_ptr() as u64, header_len, mss };
-    Request { wr_id, what: What::Segments(cut), ..request(IBV_WR_TSO, to) }
+    Request { wr_id, operation: RequestOperation::Segments(cut), ..request(IBV_WR_TSO, to) }
 }
 
 #[test]
 fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
-    let (mut a, b) = pair(Kind::Ud, true, 8000);
+    let (mut a, b) = pair(QpType::Ud, true, 8000);
     fill(&mut a, 7);
     let max_wr = a.qp.life.attributes.lock().cap.max_send_wr as usize;
     let segmenter =
@@ -34,7 +34,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     for n in 0..20 {
         b.receive(n, &[b.sge(n as usize * 200, 200)]);
     }
-    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Sqd as u32, 0, Zeroed::zeroed());
     let mut header = HEADER;
     for n in 0..3u8 {
         header[3] = n;
@@ -42,7 +42,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     }
     header.fill(0xee);
     assert_eq!((a.poll(), b.poll()), (None, None), "nothing begins in SQD");
-    a.modify(State::Rts as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Rts as u32, 0, Zeroed::zeroed());
     let data = [&a.memory[..150], &a.memory[1000..1100]].concat();
     for n in 0..9u32 {
         let (request, index) = ((n / 3) as u8, n % 3);
@@ -68,12 +68,12 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
 
 #[test]
 fn waiting_segmented_sends_are_flushed_as_segmented_sends() {
-    let (a, b) = pair(Kind::Ud, true, 1000);
+    let (a, b) = pair(QpType::Ud, true, 1000);
     let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len()).expect("memory");
     *a.qp.requester.lock().datagrams.segmenter = segmenter;
-    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Sqd as u32, 0, Zeroed::zeroed());
     a.send(segmented(1, &b, &HEADER, 100), &[a.sge(0, 250)]);
-    a.modify(State::Err as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Err as u32, 0, Zeroed::zeroed());
     let flushed = a.wait(&b);
     assert_eq!((flushed.status, flushed.wr_id), (IBV_WC_WR_FLUSH_ERR, 1));
 }

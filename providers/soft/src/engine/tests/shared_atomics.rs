@@ -10,10 +10,10 @@ fn a_word_that_many_qps_change_at_once_counts_every_change() {
     let by_ring = adapter(false);
     for adapter in [attached, by_ring] {
         let (mut sides, mut senders) = (vec![], vec![]);
-        let home = Side::new(&adapter, Kind::Rc, 64);
+        let home = Side::new(&adapter, QpType::Rc, 64);
         for _ in 0..3 {
-            let a = Side::new(&adapter, Kind::Rc, 64);
-            let mut b = Side::new(&adapter, Kind::Rc, 64);
+            let a = Side::new(&adapter, QpType::Rc, 64);
+            let mut b = Side::new(&adapter, QpType::Rc, 64);
             a.connect(b.qp.qpn, 7);
             b.connect(a.qp.qpn, 7);
             // All QPs change the word of `home`.
@@ -31,8 +31,8 @@ fn a_word_that_many_qps_change_at_once_counts_every_change() {
                 scope.spawn(move || {
                     for _ in 0..EACH {
                         let remote = RemoteAddress { addr: va, rkey: b.keys.rkey };
-                        let what = What::FetchAdd { remote, add: 1 };
-                        let add = Request { what, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, b) };
+                        let operation = RequestOperation::FetchAdd { remote, add: 1 };
+                        let add = Request { operation, ..request(IBV_WR_ATOMIC_FETCH_AND_ADD, b) };
                         a.send(add, &[a.sge(0, 8)]);
                         assert_eq!(a.wait(b).status, IBV_WC_SUCCESS);
                     }

@@ -42,7 +42,7 @@ fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
 fn messages_of_all_kinds_arrive_in_order_whichever_path_each_takes() {
     const LENGTHS: [usize; 12] = [0, 1, 7, 8, 13, 47, 48, 49, 200, 4096, 8192, 8193];
     const PLACE: usize = 9000;
-    for kind in [Kind::Rc, Kind::Uc] {
+    for kind in [QpType::Rc, QpType::Uc] {
         let (mut a, b) = pair(kind, true, 41 * PLACE);
         let mut random = 12345u32;
         let mut below = |n: u32| {
@@ -99,7 +99,7 @@ fn an_invalid_short_send_fails_in_its_turn() {
 }
 
 fn wrong_at(len: usize) {
-    let (a, b) = pair(Kind::Rc, true, 256);
+    let (a, b) = pair(QpType::Rc, true, 256);
     let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
     for wr_id in 0..4 {
         b.receive(wr_id, &[b.sge(0, 256)]);
@@ -117,7 +117,7 @@ fn wrong_at(len: usize) {
     assert_eq!(statuses, [(0, IBV_WC_SUCCESS), (1, IBV_WC_LOC_PROT_ERR), (2, IBV_WC_WR_FLUSH_ERR)]);
 
     // The second message of the list is longer than its receive. The first message is not.
-    let (a, b) = pair(Kind::Rc, true, 256);
+    let (a, b) = pair(QpType::Rc, true, 256);
     let send = |wr_id| Request { wr_id, ..request(IBV_WR_SEND, &b) };
     b.receive(0, &[b.sge(0, 256)]);
     b.receive(1, &[b.sge(0, len - 1)]);
@@ -132,7 +132,7 @@ fn wrong_at(len: usize) {
 fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
     for (len, count) in [(8, 1), (8, 3), (4000, 1), (4000, 3)] {
         for at in 0..count {
-            let (a, b) = pair(Kind::Rc, true, 4096);
+            let (a, b) = pair(QpType::Rc, true, 4096);
             let gone = soft_memory::testing::remote_pages(1);
             let va = gone as u64;
             let extent = Extent { pd: a.qp.pd, va, iova: va, len: 4096, access: ALL };

@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::engine::creating::STRICT;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use soft_sys::Errno;
 
 /// Two strict QPs of one process, in RESET.
-fn strict_pair(kind: Kind, cma: bool, bytes: usize) -> (Side, Side) {
+fn strict_pair(kind: QpType, cma: bool, bytes: usize) -> (Side, Side) {
     let adapter = adapter(cma);
     STRICT.set(true);
     let pair = (Side::new(&adapter, kind, bytes), Side::new(&adapter, kind, bytes));
@@ -32,13 +32,13 @@ fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8)
         max_dest_rd_atomic: own_resources,
         ..Zeroed::zeroed()
     };
-    for state in [State::Init, State::Rtr, State::Rts] {
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
         let needs = soft_semantics::modify::transition(side.qp.kind, side.qp.state(), state);
         side.modify(state as u32, needs.expect("the usual way").required, attr);
     }
 }
 
-fn connected(kind: Kind, cma: bool, mtus: (u32, u32), depths: (u8, u8)) -> (Side, Side) {
+fn connected(kind: QpType, cma: bool, mtus: (u32, u32), depths: (u8, u8)) -> (Side, Side) {
     let (a, b) = strict_pair(kind, cma, 64 << 10);
     bring_up(&a, &b, mtus.0, depths.0, 16);
     bring_up(&b, &a, mtus.1, 16, depths.1);
@@ -55,7 +55,7 @@ fn two_path_mtus_pass_what_is_one_packet_for_both_and_nothing_longer() {
             (IBV_WR_RDMA_WRITE, IBV_WC_REM_INV_REQ_ERR),
             (IBV_WR_RDMA_READ, IBV_WC_BAD_RESP_ERR),
         ] {
-            let (a, b) = connected(Kind::Rc, cma, mtus, (16, 16));
+            let (a, b) = connected(QpType::Rc, cma, mtus, (16, 16));
             for n in 0..3 {
                 b.receive(n, &[b.sge(0, 30_000)]);
             }
@@ -63,14 +63,14 @@ fn two_path_mtus_pass_what_is_one_packet_for_both_and_nothing_longer() {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "{opcode} {mtus:?}");
             a.send(request(opcode, &b), &[a.sge(0, 1025)]);
             assert_eq!(a.wait(&b).status, status, "{opcode} {mtus:?}");
-            assert_eq!(a.qp.state(), State::Err);
+            assert_eq!(a.qp.state(), QpState::Err);
         }
     }
 }
 
 #[test]
 fn of_two_path_mtus_an_unreliable_connection_loses_what_is_longer() {
-    let (mut a, mut b) = connected(Kind::Uc, true, MTUS[0], (16, 16));
+    let (mut a, mut b) = connected(QpType::Uc, true, MTUS[0], (16, 16));
     fill(&mut a, 1);
     fill(&mut b, 2);
     let before = b.memory.clone();
@@ -85,7 +85,7 @@ fn of_two_path_mtus_an_unreliable_connection_loses_what_is_longer() {
 #[test]
 fn a_read_beyond_the_responders_depth_is_refused() {
     for (cma, opcode) in [(true, IBV_WR_RDMA_READ), (false, IBV_WR_ATOMIC_FETCH_AND_ADD)] {
-        let (a, b) = connected(Kind::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (16, 1));
+        let (a, b) = connected(QpType::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (16, 1));
         for _ in 0..3 {
             a.send(request(opcode, &b), &[a.sge(0, 8)]);
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS, "one at a time");
@@ -95,14 +95,14 @@ fn a_read_beyond_the_responders_depth_is_refused() {
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR, "two at a time");
         // An initiator whose own depth is 1 never has two READs outstanding.
-        let (a, b) = connected(Kind::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (1, 1));
+        let (a, b) = connected(QpType::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (1, 1));
         for _ in 0..9 {
             a.send(request(opcode, &b), &[a.sge(0, 8)]);
         }
         for _ in 0..9 {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         }
-        let (a, b) = connected(Kind::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (16, 0));
+        let (a, b) = connected(QpType::Rc, cma, (IBV_MTU_1024, IBV_MTU_1024), (16, 0));
         a.send(request(opcode, &b), &[a.sge(0, 8)]);
         assert_eq!(a.wait(&b).status, IBV_WC_REM_INV_REQ_ERR, "no resources");
     }
@@ -110,7 +110,7 @@ fn a_read_beyond_the_responders_depth_is_refused() {
 
 #[test]
 fn a_request_waits_for_the_peer_before_its_length_is_checked() {
-    let (a, b) = strict_pair(Kind::Rc, true, 64 << 10);
+    let (a, b) = strict_pair(QpType::Rc, true, 64 << 10);
     bring_up(&a, &b, IBV_MTU_1024, 16, 16);
     a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, 4096)]);
     assert_eq!(a.poll(), None);
@@ -140,7 +140,7 @@ fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
 #[test]
 fn a_slot_of_the_send_queue_is_free_once_its_completion_was_polled() {
     const LENGTH: usize = 64;
-    for kind in [Kind::Rc, Kind::Uc, Kind::Ud] {
+    for kind in [QpType::Rc, QpType::Uc, QpType::Ud] {
         let (a, b) = connected(kind, true, (IBV_MTU_1024, IBV_MTU_1024), (16, 16));
         for n in 0..LENGTH as u64 {
             b.receive(n, &[b.sge(0, 64)]);
@@ -151,7 +151,7 @@ fn a_slot_of_the_send_queue_is_free_once_its_completion_was_polled() {
             assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         }
         assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), 3, "three were polled, {kind:?}");
-        a.modify(State::Reset as u32, 0, Zeroed::zeroed());
+        a.modify(QpState::Reset as u32, 0, Zeroed::zeroed());
         let left = a.qp.requester.lock().postable_requests(&a.qp);
         assert_eq!(left, LENGTH, "RESET empties the queue, {kind:?}");
     }

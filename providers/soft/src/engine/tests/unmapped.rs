@@ -34,11 +34,13 @@ fn served(side: &Side, b: &Side) -> Cqe {
 
 #[test]
 fn unmapped_receives_discard_the_bytes_that_arrive() {
-    for (kind, cma) in [(Kind::Rc, true), (Kind::Rc, false), (Kind::Uc, false), (Kind::Ud, true)] {
+    for (kind, cma) in
+        [(QpType::Rc, true), (QpType::Rc, false), (QpType::Uc, false), (QpType::Ud, true)]
+    {
         let (mut a, b) = pair(kind, cma, 2 * PAGE);
         fill(&mut a, 5);
         let (at, keys) = half_gone(&b);
-        let grh = if kind == Kind::Ud { 40 } else { 0 };
+        let grh = if kind == QpType::Ud { 40 } else { 0 };
         for len in [8, 60, PAGE - 40] {
             b.receive(1, &[part(at, keys, PAGE, PAGE)]);
             a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);
@@ -66,10 +68,13 @@ fn unmapped_memory_accepts_writes_and_refuses_reads() {
         (IBV_WR_ATOMIC_WRITE, IBV_WC_REM_OP_ERR),
     ] {
         // Without attach, the target's process moves the bytes.
-        let (a, b) = pair(Kind::Rc, false, PAGE);
+        let (a, b) = pair(QpType::Rc, false, PAGE);
         let (at, keys) = half_gone(&b);
         let remote = RemoteAddress { addr: at as u64 + PAGE as u64, rkey: keys.rkey };
-        a.send(Request { what: what(opcode, remote), ..request(opcode, &b) }, &[a.sge(0, 8)]);
+        a.send(
+            Request { operation: operation_of(opcode, remote), ..request(opcode, &b) },
+            &[a.sge(0, 8)],
+        );
         assert_eq!(served(&a, &b).status, status, "opcode {opcode}");
     }
 }
@@ -96,19 +101,19 @@ fn at(addr: u64, keys: Keys, len: usize) -> ibv_sge {
 #[test]
 fn a_polling_thread_survives_unmapped_receives_whatever_arrives() {
     for (kind, path) in [
-        (Kind::Rc, Path::Direct),
-        (Kind::Rc, Path::Ring),
-        (Kind::Rc, Path::Wire),
-        (Kind::Uc, Path::Direct),
-        (Kind::Uc, Path::Wire),
-        (Kind::Ud, Path::Direct),
+        (QpType::Rc, Path::Direct),
+        (QpType::Rc, Path::Ring),
+        (QpType::Rc, Path::Wire),
+        (QpType::Uc, Path::Direct),
+        (QpType::Uc, Path::Wire),
+        (QpType::Ud, Path::Direct),
     ] {
         let Some([mut a, b]) = connected(kind, path, 300_001, ALL) else { continue };
         fill(&mut a, 5);
         let (addr, keys) = gone(&b);
-        let grh = if kind == Kind::Ud { 40 } else { 0 };
+        let grh = if kind == QpType::Ud { 40 } else { 0 };
         for len in [1, 8, 48, 60, 4000, 20_000, 300_001] {
-            if kind == Kind::Ud && len > 4096 {
+            if kind == QpType::Ud && len > 4096 {
                 continue;
             }
             // The first range begins in the page that is mapped.
@@ -127,16 +132,16 @@ fn a_polling_thread_survives_unmapped_receives_whatever_arrives() {
 #[test]
 fn a_request_whose_own_memory_was_unmapped_fails_if_it_would_read_it() {
     for (opcode, kind) in [
-        (IBV_WR_SEND, Kind::Rc),
-        (IBV_WR_SEND, Kind::Ud),
-        (IBV_WR_RDMA_WRITE, Kind::Rc),
-        (IBV_WR_RDMA_READ, Kind::Rc),
-        (IBV_WR_ATOMIC_FETCH_AND_ADD, Kind::Rc),
+        (IBV_WR_SEND, QpType::Rc),
+        (IBV_WR_SEND, QpType::Ud),
+        (IBV_WR_RDMA_WRITE, QpType::Rc),
+        (IBV_WR_RDMA_READ, QpType::Rc),
+        (IBV_WR_ATOMIC_FETCH_AND_ADD, QpType::Rc),
     ] {
-        for path in PATHS.into_iter().filter(|path| kind != Kind::Ud || *path == Path::Direct) {
+        for path in PATHS.into_iter().filter(|path| kind != QpType::Ud || *path == Path::Direct) {
             for len in [8, 48, 4000, 20_000, 300_001] {
                 let is_atomic = opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-                if (kind == Kind::Ud && len > 4096) || (is_atomic && len != 8) {
+                if (kind == QpType::Ud && len > 4096) || (is_atomic && len != 8) {
                     continue;
                 }
                 let Some([a, b]) = connected(kind, path, 300_001, ALL) else { continue };
@@ -165,10 +170,11 @@ fn unmapped_target_memory_accepts_writes_and_refuses_reads_on_all_paths() {
                 if len > 8 && !matches!(opcode, IBV_WR_RDMA_WRITE | IBV_WR_RDMA_READ) {
                     continue;
                 }
-                let Some([a, b]) = connected(Kind::Rc, path, 300_001, ALL) else { continue };
+                let Some([a, b]) = connected(QpType::Rc, path, 300_001, ALL) else { continue };
                 let (addr, keys) = gone(&b);
                 let remote = RemoteAddress { addr, rkey: keys.rkey };
-                let request = Request { what: what(opcode, remote), ..request(opcode, &b) };
+                let request =
+                    Request { operation: operation_of(opcode, remote), ..request(opcode, &b) };
                 a.send(request, &[a.sge(0, len)]);
                 assert_eq!(a.wait(&b).status, wanted, "opcode {opcode}, {path:?}, {len}");
             }

@@ -24,23 +24,23 @@ fn found_no_receive(side: &Side) {
 }
 
 fn binding(bind: Bind) -> Request {
-    let what = What::Bind(bind);
-    Request { wr_id: 1, opcode: IBV_WR_BIND_MW, what, ..Request::default() }
+    let operation = RequestOperation::Bind(bind);
+    Request { wr_id: 1, opcode: IBV_WR_BIND_MW, operation, ..Request::default() }
 }
 
 fn invalidation(rkey: u32) -> Request {
-    let what = What::Invalidate { rkey };
-    Request { wr_id: 9, opcode: IBV_WR_LOCAL_INV, what, ..Request::default() }
+    let operation = RequestOperation::Invalidate { rkey };
+    Request { wr_id: 9, opcode: IBV_WR_LOCAL_INV, operation, ..Request::default() }
 }
 
 #[test]
 fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs() {
     const MESSAGES: u64 = 100;
     let adapter = adapter(true);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
-    let _others: Vec<Side> = (0..200).map(|_| Side::new(&adapter, Kind::Rc, 64)).collect();
+    let _others: Vec<Side> = (0..200).map(|_| Side::new(&adapter, QpType::Rc, 64)).collect();
     while !adapter.attention.is_down() {
         a.poll();
     }
@@ -61,7 +61,7 @@ fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs
 #[test]
 fn requests_that_wait_for_operations_in_flight_go_on_without_polls() {
     let adapter = adapter(true);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     let va = b.memory.as_ptr() as u64;
@@ -102,7 +102,7 @@ fn counted(rkey: u32) -> u32 {
 fn window_operations_wait_for_local_transfers_and_not_for_the_peer() {
     let adapter = adapter(true);
     let nobody = soft_local::shm::layout::qpn(1000, 1);
-    for kind in [Kind::Rc, Kind::Uc] {
+    for kind in [QpType::Rc, QpType::Uc] {
         let a = Side::new(&adapter, kind, 64);
         a.connect(nobody, 7);
         let va = a.memory.as_ptr() as u64;
@@ -128,8 +128,9 @@ fn window_operations_wait_for_local_transfers_and_not_for_the_peer() {
 #[test]
 fn a_ring_of_an_unpolled_cq_makes_progress_while_another_cq_is_polled() {
     let adapter = adapter(false);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 300_001), Side::new(&adapter, Kind::Rc, 300_001));
-    let other = Side::new(&adapter, Kind::Rc, 64);
+    let (a, b) =
+        (Side::new(&adapter, QpType::Rc, 300_001), Side::new(&adapter, QpType::Rc, 300_001));
+    let other = Side::new(&adapter, QpType::Rc, 64);
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
@@ -157,8 +158,8 @@ fn yield_and_poll(side: &Side) -> Option<Cqe> {
 #[test]
 fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
     let adapter = adapter(false);
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
-    let other = Side::new(&adapter, Kind::Rc, 64);
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
+    let other = Side::new(&adapter, QpType::Rc, 64);
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     for round in 0..100 {
@@ -194,7 +195,7 @@ fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
 #[test]
 fn the_last_message_is_acknowledged_without_another_poll() {
     let [of_a, of_b] = two_adapters("last");
-    let (a, b) = (Side::new(&of_a, Kind::Rc, 64), Side::new(&of_b, Kind::Rc, 64));
+    let (a, b) = (Side::new(&of_a, QpType::Rc, 64), Side::new(&of_b, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     // Attention is down, so no sender wakes a thread.
@@ -219,8 +220,8 @@ fn the_last_message_is_acknowledged_without_another_poll() {
 #[test]
 fn many_unpolled_cqs_all_make_progress_while_another_one_is_polled() {
     let adapter = adapter(true);
-    let others: Vec<_> = (0..1500).map(|_| Side::new(&adapter, Kind::Rc, 8).cq.clone()).collect();
-    let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+    let others: Vec<_> = (0..1500).map(|_| Side::new(&adapter, QpType::Rc, 8).cq.clone()).collect();
+    let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     b.receive(1, &[b.sge(0, 64)]);
@@ -270,7 +271,7 @@ fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
 #[test]
 fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
     let [of_a, of_b] = two_adapters("unpolled");
-    let (a, b) = (Side::new(&of_a, Kind::Rc, 600_000), Side::new(&of_b, Kind::Rc, 600_000));
+    let (a, b) = (Side::new(&of_a, QpType::Rc, 600_000), Side::new(&of_b, QpType::Rc, 600_000));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     // A thread waits for an event of this CQ.
@@ -287,7 +288,7 @@ fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
 fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
     for rnr_retry in [7, 6] {
         let adapter = adapter(true);
-        let (a, b) = (Side::new(&adapter, Kind::Rc, 64), Side::new(&adapter, Kind::Rc, 64));
+        let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
         a.connect(b.qp.qpn, rnr_retry);
         b.connect(a.qp.qpn, rnr_retry);
         // The code 0 stands for 655 ms, so the wait does not end within the test.
@@ -318,8 +319,8 @@ fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
         report: Reporter(Arc::new(Channel::new(2).expect("a channel"))),
     };
     let srq = Srq::new(&adapter, wanted).expect("a number");
-    let a = Side::new(&adapter, Kind::Rc, 64);
-    let b = Side::with(&adapter, Kind::Rc, 64, 0, Some(&srq));
+    let a = Side::new(&adapter, QpType::Rc, 64);
+    let b = Side::with(&adapter, QpType::Rc, 64, 0, Some(&srq));
     a.connect(b.qp.qpn, 7);
     b.connect(a.qp.qpn, 7);
     srq.post(3, &[b.sge(0, 64)]).expect("room");

@@ -2,24 +2,24 @@
 //! contents, and a flushed one is never sent.
 
 use super::*;
-use soft_semantics::state::State;
+use soft_semantics::state::QpState;
 use std::io::Read;
 
 #[test]
 fn waiting_datagrams_keep_the_contents_of_their_post() {
-    let (mut a, b) = pair(Kind::Ud, true, 5000);
+    let (mut a, b) = pair(QpType::Ud, true, 5000);
     for round in 0..3 {
         for n in 0..40 {
             b.receive(n, &[b.sge(n as usize * 100, 100)]);
         }
-        a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+        a.modify(QpState::Sqd as u32, 0, Zeroed::zeroed());
         for n in 0..40u8 {
             a.memory[..60].fill(round * 50 + n);
             a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 20), a.sge(20, 40)]);
         }
         a.memory[..60].fill(0xee);
         assert_eq!((a.poll(), b.poll()), (None, None), "nothing begins in SQD");
-        a.modify(State::Rts as u32, 0, Zeroed::zeroed());
+        a.modify(QpState::Rts as u32, 0, Zeroed::zeroed());
         for n in 0..40u8 {
             let got = b.wait(&a);
             assert_eq!((got.status, got.wr_id, got.byte_len), (IBV_WC_SUCCESS, n.into(), 100));
@@ -32,17 +32,17 @@ fn waiting_datagrams_keep_the_contents_of_their_post() {
 
 #[test]
 fn flushed_datagrams_are_not_sent_in_place_of_others() {
-    let (mut a, b) = pair(Kind::Ud, true, 5000);
-    a.modify(State::Sqd as u32, 0, Zeroed::zeroed());
+    let (mut a, b) = pair(QpType::Ud, true, 5000);
+    a.modify(QpState::Sqd as u32, 0, Zeroed::zeroed());
     fill(&mut a, 1);
     for _ in 0..2 {
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 50)]);
     }
-    a.modify(State::Err as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Err as u32, 0, Zeroed::zeroed());
     for _ in 0..2 {
         assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
     }
-    a.modify(State::Reset as u32, 0, Zeroed::zeroed());
+    a.modify(QpState::Reset as u32, 0, Zeroed::zeroed());
     a.connect(b.qp.qpn, 0);
     fill(&mut a, 2);
     b.receive(1, &[b.sge(0, 90)]);

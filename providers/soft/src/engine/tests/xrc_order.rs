@@ -13,8 +13,8 @@ pub(super) struct End {
 
 impl End {
     pub(super) fn new(adapter: &Arc<Adapter>, domain: DomainId) -> Self {
-        let send = Side::new(adapter, Kind::XrcSend, 64);
-        let spare = Side::new(adapter, Kind::Rc, 64);
+        let send = Side::new(adapter, QpType::XrcSend, 64);
+        let spare = Side::new(adapter, QpType::Rc, 64);
         let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let wanted = SrqParameters {
             pd: spare.qp.pd,

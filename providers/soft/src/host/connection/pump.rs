@@ -9,7 +9,7 @@ use crate::host::wire::HostWire;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::{Event, Payload, Refusal, Status, Transmit, Work};
 use soft_local::fabric::Fabric;
-use soft_memory::careful::Seen;
+use soft_memory::careful::MappedRange;
 use std::sync::Arc;
 
 /// The send queue of a QP, as its connection sees the queue. Requests have numbers in their order.
@@ -43,7 +43,7 @@ pub(crate) trait RequestQueue {
     fn read_region(
         &mut self,
         owner: Option<ReadOwner>,
-        seen: &mut Seen,
+        seen: &mut MappedRange,
         va: u64,
         rkey: u32,
         to: &mut [u8],
@@ -199,7 +199,7 @@ impl HostConnection {
         let mut outcome = PumpOutcome::default();
         // Once for each call: `update` reports the packets in flight at the end.
         let mut allowed = false;
-        self.seen = Seen::default();
+        self.seen = MappedRange::default();
         if self.transport.is_greeted() {
             peer_route.shortcut.confirm_peer();
         }

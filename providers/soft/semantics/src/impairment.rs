@@ -3,7 +3,7 @@
 
 /// The rates of impairment, in millionths of all packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Weather {
+pub struct ImpairmentRates {
     loss: u32,
     duplicate: u32,
     reorder: u32,
@@ -13,7 +13,7 @@ pub struct Weather {
 
 /// The treatment of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum ImpairmentEffect {
     /// The packet passes.
     Through,
     /// The packet is lost.
@@ -28,15 +28,15 @@ pub enum Passage {
 
 /// The sequence of impairments, determined by the seed.
 #[derive(Clone, Copy, Debug)]
-pub struct Passages {
-    weather: Weather,
+pub struct ImpairmentSequence {
+    weather: ImpairmentRates,
     drawn: u64,
 }
 
-/// The denominator of the rates in `Weather`.
+/// The denominator of the rates in `ImpairmentRates`.
 const ALL: u32 = 1_000_000;
 
-impl Weather {
+impl ImpairmentRates {
     /// Parses words such as `loss=5% duplicate=1% reorder=0.5% mark=2% seed=7`, in any selection,
     /// whose sum is at most 100 %; `None`: invalid text.
     #[must_use]
@@ -59,27 +59,27 @@ impl Weather {
 
     /// The sequence of impairments from its start.
     #[must_use]
-    pub const fn passages(self) -> Passages {
-        Passages { weather: self, drawn: 0 }
+    pub const fn passages(self) -> ImpairmentSequence {
+        ImpairmentSequence { weather: self, drawn: 0 }
     }
 }
 
-impl Passages {
+impl ImpairmentSequence {
     /// The treatment of the next packet.
-    pub fn draw(&mut self) -> Passage {
+    pub fn draw(&mut self) -> ImpairmentEffect {
         self.drawn = self.drawn.wrapping_add(1);
-        let Weather { loss, duplicate, reorder, mark, seed } = self.weather;
+        let ImpairmentRates { loss, duplicate, reorder, mark, seed } = self.weather;
         let drawn = mix(seed ^ mix(self.drawn)) % u64::from(ALL);
         if drawn < u64::from(loss) {
-            Passage::Lost
+            ImpairmentEffect::Lost
         } else if drawn < u64::from(loss + duplicate) {
-            Passage::Twice
+            ImpairmentEffect::Twice
         } else if drawn < u64::from(loss + duplicate + reorder) {
-            Passage::Late
+            ImpairmentEffect::Late
         } else if drawn < u64::from(loss + duplicate + reorder + mark) {
-            Passage::Marked
+            ImpairmentEffect::Marked
         } else {
-            Passage::Through
+            ImpairmentEffect::Through
         }
     }
 }
@@ -112,16 +112,21 @@ mod tests {
 
     #[test]
     fn words_are_percentages_and_a_seed() {
-        let weather =
-            Weather { loss: 50_000, duplicate: 10_000, reorder: 1_500, mark: 20_000, seed: 7 };
+        let weather = ImpairmentRates {
+            loss: 50_000,
+            duplicate: 10_000,
+            reorder: 1_500,
+            mark: 20_000,
+            seed: 7,
+        };
         for text in [
             "loss=5% duplicate=1% reorder=0.15% mark=2% seed=7",
             " seed=7  mark=2.0% loss=5.0000% reorder=0.15% duplicate=01% ",
         ] {
-            assert_eq!(Weather::parse(text), Some(weather));
+            assert_eq!(ImpairmentRates::parse(text), Some(weather));
         }
-        assert_eq!(Weather::parse(""), Some(Weather::default()));
-        assert_eq!(Weather::parse("loss=100%").map(|weather| weather.loss), Some(ALL));
+        assert_eq!(ImpairmentRates::parse(""), Some(ImpairmentRates::default()));
+        assert_eq!(ImpairmentRates::parse("loss=100%").map(|weather| weather.loss), Some(ALL));
     }
 
     #[test]
@@ -142,13 +147,13 @@ mod tests {
             "loss=1,5%",
             "loss=99999999999%",
         ] {
-            assert_eq!(Weather::parse(text), None, "{text}");
+            assert_eq!(ImpairmentRates::parse(text), None, "{text}");
         }
     }
 
     #[test]
     fn rates_are_kept_and_equal_seeds_give_equal_sequences() {
-        let weather = Weather::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
+        let weather = ImpairmentRates::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
         let weather = weather.expect("words");
         let (mut one, mut other) = (weather.passages(), weather.passages());
         let mut counts = [0; 5];
@@ -162,7 +167,7 @@ mod tests {
             // At least ten standard deviations; the seed is fixed.
             assert!(i32::abs(count - expected) < 1_500, "{counts:?}");
         }
-        let mut another = Weather { seed: 4, ..weather }.passages();
+        let mut another = ImpairmentRates { seed: 4, ..weather }.passages();
         let mut again = weather.passages();
         assert!((0..1000).any(|_| another.draw() != again.draw()), "seeds differ");
     }

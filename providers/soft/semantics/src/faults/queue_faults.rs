@@ -5,7 +5,7 @@
 use super::{Count, Fault, Plan, RequestDelay, Stream};
 use crate::Time;
 use crate::inbound::Nak;
-use crate::state::Kind;
+use crate::state::QpType;
 use abi::IBV_WC_LOC_PROT_ERR;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,16 +13,16 @@ use std::collections::VecDeque;
 /// The faults of one send queue. Requests are counted when posted and hit when issued. Earlier
 /// requests proceed, and later ones wait, as on a link that keeps the order.
 #[derive(Debug)]
-pub struct Strikes<C = Cell<u64>> {
+pub struct SendQueueFaults<C = Cell<u64>> {
     stream: Option<Stream<C>>,
     /// Posted requests that a fault will hit.
-    struck: VecDeque<(u64, Fault)>,
-    held: Option<Held>,
+    faulted: VecDeque<(u64, Fault)>,
+    held: Option<DelayedRequest>,
 }
 
 /// A delayed request, and until when; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct DelayedRequest {
     n: u64,
     until: Option<Time>,
 }
@@ -60,7 +60,7 @@ pub struct Retries {
 impl Fault {
     /// The effect on a request of a queue pair with these attributes.
     #[must_use]
-    pub fn strikes(self, by: &Retries) -> FaultEffect {
+    pub fn effect_on(self, by: &Retries) -> FaultEffect {
         match self {
             Self::Drop { .. } | Self::Rnr { .. } | Self::Refuse(_) if !by.reliable => {
                 FaultEffect::Lost
@@ -79,16 +79,16 @@ impl Fault {
     }
 }
 
-impl<C> Default for Strikes<C> {
+impl<C> Default for SendQueueFaults<C> {
     fn default() -> Self {
-        Self { stream: None, struck: VecDeque::new(), held: None }
+        Self { stream: None, faulted: VecDeque::new(), held: None }
     }
 }
 
-impl<C: Count> Strikes<C> {
+impl<C: Count> SendQueueFaults<C> {
     /// Adopts the rules of a plan for queue pair `qp`, or the rules that are new in it. Returns
     /// whether any rule applies.
-    pub fn take_plan(&mut self, plan: &Plan<C>, qp: u32, kind: Kind) -> bool {
+    pub fn take_plan(&mut self, plan: &Plan<C>, qp: u32, kind: QpType) -> bool {
         match &mut self.stream {
             Some(stream) => stream.extend(plan),
             None => self.stream = plan.stream(qp, kind),
@@ -109,22 +109,22 @@ impl<C: Count> Strikes<C> {
     /// Counts the posted request `n`, and decides whether a fault will hit it.
     pub fn note(&mut self, n: u64, opcode: u32) {
         if let Some(fault) = self.stream.as_mut().and_then(|stream| stream.next(opcode)) {
-            self.struck.push_back((n, fault));
+            self.faulted.push_back((n, fault));
         }
     }
 
     /// The first request from `n` on that a fault will hit.
-    pub fn next_struck(&mut self, n: u64) -> Option<(u64, Fault)> {
+    pub fn next_faulted(&mut self, n: u64) -> Option<(u64, Fault)> {
         // Earlier requests were flushed.
-        while self.struck.front().is_some_and(|(at, _)| *at < n) {
-            self.struck.pop_front();
+        while self.faulted.front().is_some_and(|(at, _)| *at < n) {
+            self.faulted.pop_front();
         }
-        self.struck.front().copied()
+        self.faulted.front().copied()
     }
 
     /// Ends the fault of the first request to be hit.
     pub fn spend(&mut self) {
-        self.struck.pop_front();
+        self.faulted.pop_front();
         self.held = None;
     }
 
@@ -133,7 +133,9 @@ impl<C: Count> Strikes<C> {
     pub fn hold(&mut self, n: u64, delay: &RequestDelay, now: Time) -> bool {
         let held = match &mut self.held {
             Some(held) if held.n == n => *held,
-            other => *other.insert(Held { n, until: delay.span.map(|span| now.after(span)) }),
+            other => {
+                *other.insert(DelayedRequest { n, until: delay.span.map(|span| now.after(span)) })
+            }
         };
         held.until.is_some_and(|until| now >= until)
     }
@@ -146,7 +148,7 @@ impl<C: Count> Strikes<C> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ALL, Rule, When};
+    use super::super::{ALL, Rule, RuleHits};
     use super::*;
     use abi::*;
     use std::time::Duration;
@@ -157,40 +159,40 @@ mod tests {
 
     #[test]
     fn a_request_is_delayed_from_its_issue_for_the_given_time() {
-        let mut strikes = Strikes::<Cell<u64>>::default();
+        let mut faults = SendQueueFaults::<Cell<u64>>::default();
         let delay = RequestDelay::delay(Duration::from_millis(5));
-        assert!(!strikes.hold(7, &delay, at(0)));
-        assert_eq!((strikes.held_until(7), strikes.held_until(8)), (Some(at(5)), None));
-        assert!(!strikes.hold(7, &delay, at(4)));
-        assert!(strikes.hold(7, &delay, at(5)));
-        strikes.spend();
-        assert_eq!(strikes.held_until(7), None);
+        assert!(!faults.hold(7, &delay, at(0)));
+        assert_eq!((faults.held_until(7), faults.held_until(8)), (Some(at(5)), None));
+        assert!(!faults.hold(7, &delay, at(4)));
+        assert!(faults.hold(7, &delay, at(5)));
+        faults.spend();
+        assert_eq!(faults.held_until(7), None);
         // The next request has a delay of its own.
-        assert!(!strikes.hold(8, &delay, at(6)));
-        assert!(!strikes.hold(8, &delay, at(10)));
-        assert!(strikes.hold(8, &delay, at(11)));
+        assert!(!faults.hold(8, &delay, at(6)));
+        assert!(!faults.hold(8, &delay, at(10)));
+        assert!(faults.hold(8, &delay, at(11)));
     }
 
     #[test]
     fn a_request_delayed_for_ever_is_never_released() {
-        let mut strikes = Strikes::<Cell<u64>>::default();
+        let mut faults = SendQueueFaults::<Cell<u64>>::default();
         let delay = RequestDelay::lost(1, 0, 7);
-        assert!(!strikes.hold(1, &delay, at(0)));
-        assert!(!strikes.hold(1, &delay, at(1_000_000_000)));
-        assert_eq!(strikes.held_until(1), None);
+        assert!(!faults.hold(1, &delay, at(0)));
+        assert!(!faults.hold(1, &delay, at(1_000_000_000)));
+        assert_eq!(faults.held_until(1), None);
     }
 
     #[test]
     fn faults_of_requests_that_were_flushed_strike_nothing() {
-        let mut strikes = Strikes::<Cell<u64>>::default();
+        let mut faults = SendQueueFaults::<Cell<u64>>::default();
         for n in [3, 5, 9] {
-            strikes.struck.push_back((n, Fault::Local));
+            faults.faulted.push_back((n, Fault::Local));
         }
-        assert_eq!(strikes.next_struck(0), Some((3, Fault::Local)));
-        assert_eq!(strikes.next_struck(4), Some((5, Fault::Local)));
-        assert_eq!(strikes.next_struck(9), Some((9, Fault::Local)));
-        strikes.spend();
-        assert_eq!(strikes.next_struck(9), None);
+        assert_eq!(faults.next_faulted(0), Some((3, Fault::Local)));
+        assert_eq!(faults.next_faulted(4), Some((5, Fault::Local)));
+        assert_eq!(faults.next_faulted(9), Some((9, Fault::Local)));
+        faults.spend();
+        assert_eq!(faults.next_faulted(9), None);
     }
 
     #[test]
@@ -198,26 +200,26 @@ mod tests {
         let mut plan = Plan::<Cell<u64>>::default();
         let rule = Rule {
             fault: Fault::Local,
-            when: When::Every(2),
+            when: RuleHits::Every(2),
             qp: None,
             class: None,
             transport: None,
             per_device: false,
         };
-        let mut strikes = Strikes::default();
-        assert!(!strikes.take_plan(&plan, 1, Kind::Rc) && strikes.is_empty());
+        let mut faults = SendQueueFaults::default();
+        assert!(!faults.take_plan(&plan, 1, QpType::Rc) && faults.is_empty());
         plan.add(rule);
-        assert!(strikes.take_plan(&plan, 1, Kind::Rc) && !strikes.is_empty());
+        assert!(faults.take_plan(&plan, 1, QpType::Rc) && !faults.is_empty());
         for n in 10..14 {
-            strikes.note(n, IBV_WR_SEND);
+            faults.note(n, IBV_WR_SEND);
         }
-        assert_eq!(strikes.next_struck(10), Some((11, Fault::Local)));
-        strikes.spend();
-        assert_eq!(strikes.next_struck(11), Some((13, Fault::Local)));
-        strikes.forget();
-        assert_eq!(strikes.next_struck(11), None);
-        strikes.note(14, IBV_WR_SEND);
-        assert_eq!(strikes.next_struck(11), None);
+        assert_eq!(faults.next_faulted(10), Some((11, Fault::Local)));
+        faults.spend();
+        assert_eq!(faults.next_faulted(11), Some((13, Fault::Local)));
+        faults.forget();
+        assert_eq!(faults.next_faulted(11), None);
+        faults.note(14, IBV_WR_SEND);
+        assert_eq!(faults.next_faulted(11), None);
     }
 
     #[test]
@@ -229,20 +231,20 @@ mod tests {
         let drop = Fault::Drop { times: ALL };
         let rnr = Fault::Rnr { times: 2 };
         let refuse = Fault::Refuse(Nak::Access);
-        assert_eq!(drop.strikes(&by), FaultEffect::Wait(RequestDelay::lost(ALL, 14, 7)));
-        assert_eq!(rnr.strikes(&by), FaultEffect::Wait(RequestDelay::not_ready(2, 12, 3)));
-        assert_eq!(refuse.strikes(&by), FaultEffect::Refused(Nak::Access));
+        assert_eq!(drop.effect_on(&by), FaultEffect::Wait(RequestDelay::lost(ALL, 14, 7)));
+        assert_eq!(rnr.effect_on(&by), FaultEffect::Wait(RequestDelay::not_ready(2, 12, 3)));
+        assert_eq!(refuse.effect_on(&by), FaultEffect::Refused(Nak::Access));
         for fault in [drop, rnr, refuse] {
-            assert_eq!(fault.strikes(&unreliable), FaultEffect::Lost);
+            assert_eq!(fault.effect_on(&unreliable), FaultEffect::Lost);
         }
         for by in [by, unreliable] {
             assert_eq!(
-                Fault::Delay(span).strikes(&by),
+                Fault::Delay(span).effect_on(&by),
                 FaultEffect::Wait(RequestDelay::delay(span))
             );
-            assert_eq!(Fault::Local.strikes(&by), FaultEffect::Fails(IBV_WC_LOC_PROT_ERR));
+            assert_eq!(Fault::Local.effect_on(&by), FaultEffect::Fails(IBV_WC_LOC_PROT_ERR));
             for fault in [Fault::QpError, Fault::PortDown(None), Fault::DeviceFatal] {
-                assert_eq!(fault.strikes(&by), FaultEffect::Breaks);
+                assert_eq!(fault.effect_on(&by), FaultEffect::Breaks);
             }
         }
     }
