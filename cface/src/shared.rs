@@ -10,15 +10,15 @@ use super::lock::Guard;
 /// A value behind a lock, for statics only: the lock must not move after its first use. The lock is
 /// not recursive.
 #[derive(Debug)]
-pub struct Shared<T> {
+pub struct StaticMutex<T> {
     lock: UnsafeCell<libc::pthread_mutex_t>,
     value: UnsafeCell<T>,
 }
 
 // SAFETY: the value is only reachable under the lock.
-unsafe impl<T: Send> Sync for Shared<T> {}
+unsafe impl<T: Send> Sync for StaticMutex<T> {}
 
-impl<T> Shared<T> {
+impl<T> StaticMutex<T> {
     /// For the initial value of a static.
     pub const fn new(value: T) -> Self {
         let lock = UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER);
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn one_thread_at_a_time_has_the_value() {
-        static COUNT: Shared<u64> = Shared::new(0);
+        static COUNT: StaticMutex<u64> = StaticMutex::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

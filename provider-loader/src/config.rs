@@ -84,7 +84,7 @@ const SHOWN: usize = 60;
 
 /// The content of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Contents {
+pub struct ConfigFolder {
     /// Drivers in the order in which they are loaded: rdma-core's, the last one read first.
     pub directives: Vec<Directive>,
     /// Ignored parts, at most one for each file.
@@ -95,8 +95,8 @@ pub struct Contents {
 ///
 /// # Errors
 /// The directory can't be read. Files that can't be read are skipped.
-pub fn read(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> std::io::Result<Contents> {
-    let mut contents = Contents::default();
+pub fn read(folder: &Path, wanted: impl Fn(&OsStr) -> bool) -> std::io::Result<ConfigFolder> {
+    let mut contents = ConfigFolder::default();
     for entry in std::fs::read_dir(folder)?.flatten() {
         if !wanted(&entry.file_name()) {
             continue;
@@ -138,7 +138,7 @@ fn read_start(path: &Path) -> std::io::Result<Vec<u8>> {
 }
 
 /// Appends the directives of one file, in reading order.
-pub(crate) fn parse(file: &Path, text: &str, into: &mut Contents) {
+pub(crate) fn parse(file: &Path, text: &str, into: &mut ConfigFolder) {
     let blank = is_blank;
     let announces = text.lines().any(|line| {
         line.trim_start_matches(blank)
@@ -206,13 +206,13 @@ pub fn split_list(list: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Contents {
-        let mut contents = Contents::default();
+    fn parsed(text: &str) -> ConfigFolder {
+        let mut contents = ConfigFolder::default();
         parse(Path::new("x.driver"), text, &mut contents);
         contents
     }
 
-    fn names(contents: &Contents) -> Vec<&str> {
+    fn names(contents: &ConfigFolder) -> Vec<&str> {
         contents.directives.iter().map(|directive| directive.name.as_str()).collect()
     }
 

@@ -27,7 +27,7 @@ pub(crate) fn check_file(file: &mut (impl Read + Seek), len: u64) -> Result<(), 
     let Some(header) = start.first_chunk::<HEADER>() else {
         return Err("file too short".to_owned());
     };
-    let Some(table) = Table::parse(header) else { return Ok(()) };
+    let Some(table) = ProgramHeaders::parse(header) else { return Ok(()) };
     let size = usize::from(table.entries) * PROGRAM_HEADER;
     let at = usize::try_from(table.offset).unwrap_or(usize::MAX);
     let end = at.saturating_add(size);
@@ -55,12 +55,12 @@ const PROGRAM_HEADER: usize = 56;
 const PT_LOAD: u32 = 1;
 
 /// Where the program headers are.
-struct Table {
+struct ProgramHeaders {
     offset: u64,
     entries: u16,
 }
 
-impl Table {
+impl ProgramHeaders {
     /// `None` for what is no 64-bit little-endian ELF file with program headers of the usual size.
     fn parse(header: &[u8; HEADER]) -> Option<Self> {
         let entry_size = u16::from_le_bytes(field(header, 54)?);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 /// Nothing could be loaded for a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct LoadFailure {
     /// The driver's name.
     pub driver: String,
     /// The searched directories, in order; the dynamic loader's own path came last.
@@ -29,14 +29,14 @@ pub enum SearchResult {
     Broken(PathBuf, String),
 }
 
-impl Failure {
+impl LoadFailure {
     /// Whether a file exists but could not be loaded.
     pub fn is_broken(&self) -> bool {
         matches!(self.found, SearchResult::Broken(..))
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for LoadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = &self.driver;
         match &self.found {
@@ -90,8 +90,8 @@ impl fmt::Display for Braces<'_> {
 mod tests {
     use super::*;
 
-    fn failure(found: SearchResult) -> Failure {
-        Failure {
+    fn failure(found: SearchResult) -> LoadFailure {
+        LoadFailure {
             driver: "soft".into(),
             folders: vec!["/a".into(), "/b".into()],
             generations: vec![65, 34],

@@ -1,6 +1,6 @@
 //! Finds and loads provider plugins of rdma-core's verbs stack, and explains failures.
 //! `Loader::new(&places)` takes the directories in order, and `load("mlx5")` opens a plugin or
-//! returns a [`Failure`] of one line.
+//! returns a [`LoadFailure`] of one line.
 //!
 //! - [`config`]: which drivers the administrator enabled (`/etc/libibverbs.d`, one `driver NAME`
 //!   per line).
@@ -9,7 +9,7 @@
 //! - [`Loader`]: opens a plugin, trying each place and each generation of the private ABI in order,
 //!   and explains in one line why none opens.
 //!
-//! The crate prints no messages; the caller decides whether a [`Failure`] matters.
+//! The crate prints no messages; the caller decides whether a [`LoadFailure`] matters.
 
 pub mod config;
 mod dl;
@@ -20,7 +20,7 @@ mod loader;
 pub mod places;
 
 pub use dl::Plugin;
-pub use failure::{Failure, SearchResult};
+pub use failure::{LoadFailure, SearchResult};
 pub use loader::Loader;
 
 /// Entry points of fuzz targets: all accept any bytes and must not panic.
@@ -30,7 +30,7 @@ pub mod fuzzing {
 
     /// A `*.driver` file.
     pub fn driver_file(data: &[u8]) {
-        let mut contents = crate::config::Contents::default();
+        let mut contents = crate::config::ConfigFolder::default();
         crate::config::parse(Path::new("x.driver"), &String::from_utf8_lossy(data), &mut contents);
         for directive in &contents.directives {
             assert!(

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::dl::Plugin;
 use crate::elf;
-use crate::failure::{Failure, SearchResult};
+use crate::failure::{LoadFailure, SearchResult};
 use crate::places::{Origin, SearchDir};
 
 /// The numbers a plugin can be built for, newest first.
@@ -61,9 +61,9 @@ impl Loader {
     /// Opens the plugin of driver `name`. A name that starts with `/` is the beginning of a path.
     ///
     /// # Errors
-    /// [`Failure`] when no file opens.
-    pub fn load(&self, name: &str) -> Result<Plugin, Failure> {
-        let mut failure = Failure {
+    /// [`LoadFailure`] when no file opens.
+    pub fn load(&self, name: &str) -> Result<Plugin, LoadFailure> {
+        let mut failure = LoadFailure {
             driver: name.to_owned(),
             folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
             generations: generations(),

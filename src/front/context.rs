@@ -3,9 +3,9 @@
 //!
 //! The front-end allocates a provider's own context structure, which contains a `verbs_context`
 //! that ends with the `ibv_context`. The fixed point is the `ibv_context`; all fields have a
-//! constant distance from it (see [`super::generation`]). Map of this file: [`Private`], the block
-//! behind a context; [`Context`] with lookup, installation of operations, and the end of a context;
-//! [`Shadow`], the context of a 1.0 binary; [`store`] and [`load`] of table entries.
+//! constant distance from it (see [`super::generation`]). Map of this file: [`ContextState`], the
+//! block behind a context; [`Context`] with lookup, installation of operations, and the end of a
+//! context; [`Shadow`], the context of a 1.0 binary; [`store`] and [`load`] of table entries.
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
@@ -26,7 +26,7 @@ use cface::Errno;
 
 /// The front-end's state of a context; reached through `verbs_context.priv`, opaque to other code.
 #[derive(Debug)]
-pub(crate) struct Private {
+pub(crate) struct ContextState {
     /// Layouts of the provider that owns the context.
     pub(crate) generation: &'static Generation,
     /// `RDMA_DRIVER_*`, sent with every ioctl.
@@ -54,13 +54,14 @@ pub(crate) struct Private {
 }
 
 /// A function that may sleep until a completion channel has a record; returns 0 or an errno.
-pub(crate) type Await = unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int;
+pub(crate) type AwaitEvent =
+    unsafe extern "C-unwind" fn(context: *mut ibv_context, fd: c_int) -> c_int;
 
 // SAFETY: the table is plain function pointers, each read and written at once (`load`, `store`);
 // all else is atomic or constant.
-unsafe impl Sync for Private {}
+unsafe impl Sync for ContextState {}
 
-impl Private {
+impl ContextState {
     /// A block with no operation installed.
     pub(crate) fn new(
         generation: &'static Generation,
@@ -79,22 +80,22 @@ impl Private {
             chain: OnceCell::new(),
             awaits: AtomicPtr::new(
                 ext.and_then(|ext| ext.await_comp_event)
-                    .map_or(core::ptr::null_mut(), |function: Await| function as *mut c_void),
+                    .map_or(core::ptr::null_mut(), |function: AwaitEvent| function as *mut c_void),
             ),
         }
     }
 
     /// The function to call before a completion channel is read, with the context and the channel's
     /// descriptor.
-    pub(crate) fn awaits(&self) -> Option<Await> {
+    pub(crate) fn awaits(&self) -> Option<AwaitEvent> {
         // Relaxed: it is set while the context is opened.
         let function = self.awaits.load(Ordering::Relaxed);
         // SAFETY: NULL, which is `None`, or a function of that type: nothing else is stored.
-        unsafe { core::mem::transmute::<*mut c_void, Option<Await>>(function) }
+        unsafe { core::mem::transmute::<*mut c_void, Option<AwaitEvent>>(function) }
     }
 
     /// Has `function` called instead, while the context is opened.
-    pub(crate) fn replace_await(&self, function: Await) {
+    pub(crate) fn replace_await(&self, function: AwaitEvent) {
         self.awaits.store(function as *mut c_void, Ordering::Relaxed);
     }
 
@@ -187,14 +188,14 @@ impl Context {
         self.as_ptr().wrapping_byte_sub(distance).cast()
     }
 
-    fn private_slot(self) -> *mut Private {
+    fn private_slot(self) -> *mut ContextState {
         let slot = self.slot_before(before(offset_of!(verbs_context, priv_)));
         // SAFETY: every generation has the slot at the same distance; only the front-end writes it.
         unsafe { *slot }.cast()
     }
 
     /// The private block.
-    pub(crate) fn private(&self) -> &Private {
+    pub(crate) fn private(&self) -> &ContextState {
         // SAFETY: `new` checked the pointer; the block lives until the provider ends the context,
         // after the last use of this value (contract of `new`).
         unsafe { &*self.private_slot() }
@@ -266,7 +267,7 @@ impl Context {
         context: NonNull<ibv_context>,
         device: *mut verbs_device,
         cmd_fd: c_int,
-        private: Box<Private>,
+        private: Box<ContextState>,
     ) -> Self {
         let this = Self(context);
         let size = private.generation.context_size();

@@ -11,11 +11,11 @@ use abi::{
 use super::device::Device;
 use super::enumerate::SysfsDev;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 /// One such device.
 #[derive(Debug)]
-struct Entry {
+struct AnnouncedDevice {
     /// Address of the `verbs_device`.
     device: usize,
     info: ferroverbs_device_info,
@@ -26,10 +26,10 @@ struct Entry {
 
 // SAFETY: only the entry owns the memory of `_sysfs`, whose pointers are NULL list links and the
 // constant match table of a plugin that is never unloaded.
-unsafe impl Send for Entry {}
+unsafe impl Send for AnnouncedDevice {}
 
 /// Innermost lock: no function is called under it.
-static DEVICES: Shared<Vec<Entry>> = Shared::new(Vec::new());
+static DEVICES: StaticMutex<Vec<AnnouncedDevice>> = StaticMutex::new(Vec::new());
 
 /// Waits for the announced devices' lock, to fork.
 pub(crate) fn hold() -> Guard {
@@ -46,7 +46,7 @@ pub(crate) fn remember(
     ext: &'static ferroverbs_plugin_ext,
     sysfs: SysfsDev,
 ) {
-    let entry = Entry { device: device.as_ptr().addr(), info, ext, _sysfs: sysfs };
+    let entry = AnnouncedDevice { device: device.as_ptr().addr(), info, ext, _sysfs: sysfs };
     DEVICES.lock().push(entry);
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn info(device: Device) -> Option<ferroverbs_device_info> {
     look_up(device, |entry| entry.info)
 }
 
-fn look_up<T>(device: Device, what: impl FnOnce(&Entry) -> T) -> Option<T> {
+fn look_up<T>(device: Device, what: impl FnOnce(&AnnouncedDevice) -> T) -> Option<T> {
     let devices = DEVICES.lock();
     devices.iter().find(|entry| entry.device == device.as_ptr().addr()).map(what)
 }

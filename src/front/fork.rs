@@ -9,7 +9,7 @@ use abi::{IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED, ibv_fork_statu
 use super::fork_map::ForkMap;
 use crate::sys::{rdma_netlink, smaps};
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use cface::{Errno, mem};
 
 #[derive(Debug)]
@@ -23,8 +23,8 @@ struct ForkState {
 
 /// Innermost lock: only `madvise`, a look at `/proc` and a question to the kernel by netlink happen
 /// while it is held.
-static STATE: Shared<ForkState> =
-    Shared::new(ForkState { map: None, too_late: false, huge: false });
+static STATE: StaticMutex<ForkState> =
+    StaticMutex::new(ForkState { map: None, too_late: false, huge: false });
 
 /// Waits for the ranges' lock, to fork.
 pub(crate) fn hold() -> Guard {

@@ -5,11 +5,11 @@
 //! layer, and `mine` the layer's replacements. The topmost functions are in the usual places: the
 //! context's own table and the slots that inline functions read. So a call has no extra cost, and
 //! without layers everything is unchanged. A function that a provider installs later goes beneath
-//! the chain. Locks: `INSTALLING` covers every change of a chain; `Table` entries are loaded and
-//! stored atomically.
+//! the chain. Locks: `INSTALLING` covers every change of a chain; `OperationsTable` entries are
+//! loaded and stored atomically.
 //!
-//! Map of this file: `Chain`, the layers of a context; `Table`, the operations of a layer; the
-//! loading of layers; tests.
+//! Map of this file: `Chain`, the layers of a context; `OperationsTable`, the operations of a
+//! layer; the loading of layers; tests.
 
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_int, c_void};
@@ -24,7 +24,7 @@ use cface::Errno;
 use cface::cancel::Uncancelled;
 use cface::dl;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use once_cell::sync::OnceCell;
 use provider_loader::layers::{self, SETTING};
 
@@ -42,7 +42,7 @@ pub(crate) struct Chain {
 
 /// Operations are installed one at a time, in any context. A forking thread can hold a single lock
 /// for all chains.
-static INSTALLING: Shared<()> = Shared::new(());
+static INSTALLING: StaticMutex<()> = StaticMutex::new(());
 
 /// To fork: no operation is half installed until the result is dropped.
 pub(super) fn hold() -> Guard {
@@ -52,22 +52,22 @@ pub(super) fn hold() -> Guard {
 #[derive(Debug)]
 struct Level {
     layer: &'static ferroverbs_layer,
-    next: Box<Table>,
-    mine: Box<Table>,
+    next: Box<OperationsTable>,
+    mine: Box<OperationsTable>,
     /// Whether the layer accepted the device.
     attached: AtomicBool,
 }
 
 /// A table that a layer reads or writes. Only touched entry by entry.
 #[derive(Debug)]
-struct Table(UnsafeCell<verbs_context_ops>);
+struct OperationsTable(UnsafeCell<verbs_context_ops>);
 
 // SAFETY: plain words, each read and written at once (`load`, `store`).
-unsafe impl Sync for Table {}
+unsafe impl Sync for OperationsTable {}
 // SAFETY: no part belongs to a thread.
-unsafe impl Send for Table {}
+unsafe impl Send for OperationsTable {}
 
-impl Table {
+impl OperationsTable {
     fn empty() -> Box<Self> {
         Box::new(Self(UnsafeCell::new(verbs_context_ops::zeroed())))
     }
@@ -94,8 +94,8 @@ impl Chain {
     fn new(layers: &[&'static ferroverbs_layer]) -> Self {
         let level = |layer| Level {
             layer,
-            next: Table::empty(),
-            mine: Table::empty(),
+            next: OperationsTable::empty(),
+            mine: OperationsTable::empty(),
             attached: AtomicBool::new(false),
         };
         // The list begins at the program, the chain at the provider.

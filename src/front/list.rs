@@ -26,7 +26,7 @@ use super::{ext, init, registry};
 use crate::sys::log::notice;
 use crate::sys::{env, sysfs};
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use cface::{Errno, chars};
 
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ struct ListState {
 }
 
 /// Outermost lock: held for a whole listing, with plugins' constructors and `alloc_device` inside.
-static STATE: Shared<ListState> = Shared::new(ListState {
+static STATE: StaticMutex<ListState> = StaticMutex::new(ListState {
     initialised: false,
     plugins: None,
     kernel: Vec::new(),

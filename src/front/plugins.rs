@@ -19,7 +19,7 @@ use abi::{PLUGIN_EXT_SYMBOL, ferroverbs_plugin_ext};
 use cface::dl;
 use provider_loader::config::{self, Directive, OnlyWithout};
 use provider_loader::places::{Origin, SearchDir, SearchPaths, SearchSettings};
-use provider_loader::{Failure, Loader};
+use provider_loader::{LoadFailure, Loader};
 
 use super::enumerate::SysfsDev;
 use super::{ext, registry};
@@ -65,9 +65,9 @@ pub(crate) struct Plugins {
     setup: Option<Setup>,
     /// Names that were tried, successfully or not.
     tried: BTreeSet<String>,
-    failures: Vec<Failure>,
+    failures: Vec<LoadFailure>,
     /// Failures of plugins that no device has needed so far.
-    unmissed: Vec<Failure>,
+    unmissed: Vec<LoadFailure>,
     extensions: Vec<&'static ferroverbs_plugin_ext>,
     /// Plugins that announce no device while the kernel has devices.
     postponed: Vec<String>,
@@ -81,7 +81,7 @@ struct Setup {
     /// From the environment; before all others.
     requested: Vec<String>,
     /// Directory and its content, as far as read; `None`: unreadable.
-    config: Vec<(SearchDir, Option<config::Contents>)>,
+    config: Vec<(SearchDir, Option<config::ConfigFolder>)>,
 }
 
 impl Setup {
@@ -296,7 +296,7 @@ fn driver_of(device: &SysfsDev) -> Option<&'static str> {
 }
 
 /// Whether a failed plugin is one of `named`, or exists and is broken.
-fn is_missed(failure: &Failure, named: &[&str]) -> bool {
+fn is_missed(failure: &LoadFailure, named: &[&str]) -> bool {
     failure.is_broken() || named.contains(&failure.driver.as_str())
 }
 
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_device_misses_its_own_plugin_and_not_all_that_are_configured() {
-        let failure = |driver: &str, found| Failure {
+        let failure = |driver: &str, found| LoadFailure {
             driver: driver.to_owned(),
             folders: Vec::new(),
             generations: Vec::new(),

@@ -10,7 +10,7 @@ use super::generation::{self, Generation};
 use abi::verbs_device_ops;
 use cface::dl;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 /// A registered driver: its table and its registration number.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +29,7 @@ impl Driver {
 }
 
 /// Innermost lock: no function is called under it.
-static DRIVERS: Shared<Vec<Driver>> = Shared::new(Vec::new());
+static DRIVERS: StaticMutex<Vec<Driver>> = StaticMutex::new(Vec::new());
 
 /// Waits for the drivers' lock, to fork.
 pub(crate) fn hold() -> Guard {

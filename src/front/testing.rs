@@ -7,7 +7,7 @@ use core::ptr::NonNull;
 
 use abi::{ibv_context, verbs_device, verbs_device_ops};
 
-use super::context::{Context, Private};
+use super::context::{Context, ContextState};
 use super::dummies::DUMMIES;
 use super::generation::{Generation, NEWEST};
 use cface::mem;
@@ -39,7 +39,7 @@ impl TestContext {
         // SAFETY: within the allocation.
         let raw: NonNull<ibv_context> =
             unsafe { memory.byte_add(FENCE + generation.context_offset) }.cast();
-        let private = Box::new(Private::new(generation, 0, None));
+        let private = Box::new(ContextState::new(generation, 0, None));
         // SAFETY: zeroed memory with the extended context in front of it; a live device.
         let context = unsafe { Context::init(raw, device.as_ptr(), -1, private) };
         // SAFETY: the canonical table.

@@ -16,7 +16,7 @@ use abi::*;
 use cface::{Errno, MinusOne, Ret, mem};
 
 use crate::front::command::{channel, gid, opening};
-use crate::front::context::{Context, Private};
+use crate::front::context::{Context, ContextState};
 use crate::front::dummies::DUMMIES;
 use crate::front::generation::NEWEST;
 use crate::kabi::cmd;
@@ -105,7 +105,7 @@ pub fn commands(cmd_fd: c_int, next: &dyn Fn() -> u64) {
     };
     // SAFETY: within the allocation, which has room for a context of this generation.
     let raw = unsafe { memory.byte_add(NEWEST.context_offset) }.cast();
-    let private = Box::new(Private::new(NEWEST, 0, None));
+    let private = Box::new(ContextState::new(NEWEST, 0, None));
     // SAFETY: zeroed memory of a context's size; a live device, and the newest table.
     let context = unsafe {
         let context = Context::init(raw, device.as_ptr(), cmd_fd, private);

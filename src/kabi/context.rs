@@ -9,7 +9,7 @@ use abi::{
 };
 
 use crate::front::command::opening;
-use crate::front::context::{Context, Private};
+use crate::front::context::{Context, ContextState};
 use crate::front::device::Device;
 use crate::front::dummies::DUMMIES;
 use crate::front::generation::{self, NEWEST};
@@ -124,7 +124,7 @@ unsafe fn init_and_alloc_inner(
     // SAFETY: within the allocation (checked).
     let context: NonNull<ibv_context> =
         unsafe { memory.byte_add(member_offset + generation.context_offset) }.cast();
-    let mut private = Private::new(generation, driver_id, ext::of_device(device));
+    let mut private = ContextState::new(generation, driver_id, ext::of_device(device));
     private.emulation = ext::emulation_of(device);
     private.use_ioctl_write.store(
         private.emulation.is_some() || opening::takes_wrapped_writes(cmd_fd, driver_id),

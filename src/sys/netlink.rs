@@ -81,9 +81,9 @@ impl Socket {
     pub(crate) fn get(&self, request: Message) -> Result<Message, Errno> {
         self.send(request, 0)?;
         match parse(&self.receive()?)?.into_iter().next() {
-            Some(Answer::Message(message)) => Ok(message),
-            Some(Answer::Failed(error)) => Err(error),
-            Some(Answer::Done) | None => Err(Errno::ENODATA),
+            Some(NetlinkReply::Message(message)) => Ok(message),
+            Some(NetlinkReply::Failed(error)) => Err(error),
+            Some(NetlinkReply::Done) | None => Err(Errno::ENODATA),
         }
     }
 
@@ -102,9 +102,9 @@ impl Socket {
             }
             for answer in answers {
                 match answer {
-                    Answer::Message(message) => messages.push(message),
-                    Answer::Failed(error) => return Err(error),
-                    Answer::Done => return Ok(messages),
+                    NetlinkReply::Message(message) => messages.push(message),
+                    NetlinkReply::Failed(error) => return Err(error),
+                    NetlinkReply::Done => return Ok(messages),
                 }
             }
         }
@@ -141,13 +141,13 @@ fn emit(request: Message, flags: u16) -> Vec<u8> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Answer {
+enum NetlinkReply {
     Message(Message),
     Failed(Errno),
     Done,
 }
 
-impl Answer {
+impl NetlinkReply {
     /// From the code of an error or of an end: a negated errno, 0 for success.
     fn of_code(code: i32) -> Self {
         if code == 0 { Self::Done } else { Self::Failed(Errno::from_raw(code.saturating_neg())) }
@@ -157,21 +157,21 @@ impl Answer {
 /// The messages of a datagram, for a fuzz target.
 pub(crate) fn messages(datagram: &[u8]) -> Vec<Message> {
     let answers = parse(datagram).unwrap_or_default().into_iter();
-    answers.filter_map(|a| if let Answer::Message(m) = a { Some(m) } else { None }).collect()
+    answers.filter_map(|a| if let NetlinkReply::Message(m) = a { Some(m) } else { None }).collect()
 }
 
 /// Takes a datagram apart; `EIO` when a length does not fit.
-fn parse(mut datagram: &[u8]) -> Result<Vec<Answer>, Errno> {
+fn parse(mut datagram: &[u8]) -> Result<Vec<NetlinkReply>, Errno> {
     let mut answers = Vec::new();
     while !datagram.is_empty() {
         let message = NetlinkMessage::<Message>::deserialize(datagram).map_err(|_| Errno::EIO)?;
         let len = message.header.length as usize;
         match message.payload {
-            NetlinkPayload::InnerMessage(message) => answers.push(Answer::Message(message)),
-            NetlinkPayload::Error(error) => answers.push(Answer::of_code(error.raw_code())),
-            NetlinkPayload::Done(done) => answers.push(Answer::of_code(done.code.min(0))),
+            NetlinkPayload::InnerMessage(message) => answers.push(NetlinkReply::Message(message)),
+            NetlinkPayload::Error(error) => answers.push(NetlinkReply::of_code(error.raw_code())),
+            NetlinkPayload::Done(done) => answers.push(NetlinkReply::of_code(done.code.min(0))),
             // The kernel dropped answers: the received part is incomplete.
-            NetlinkPayload::Overrun(_) => answers.push(Answer::Failed(Errno::EIO)),
+            NetlinkPayload::Overrun(_) => answers.push(NetlinkReply::Failed(Errno::EIO)),
             _ => {}
         }
         datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
@@ -264,10 +264,10 @@ mod tests {
         assert_eq!(
             parse(&datagram),
             Ok(vec![
-                Answer::Message(Message { kind: 0x1401, body: vec![1, 2, 3, 4, 5] }),
-                Answer::Failed(Errno::ENODEV),
-                Answer::Done,
-                Answer::Failed(Errno::from_raw(libc::EINTR)),
+                NetlinkReply::Message(Message { kind: 0x1401, body: vec![1, 2, 3, 4, 5] }),
+                NetlinkReply::Failed(Errno::ENODEV),
+                NetlinkReply::Done,
+                NetlinkReply::Failed(Errno::from_raw(libc::EINTR)),
             ])
         );
         assert_eq!(parse(&datagram[..20]), Err(Errno::EIO));

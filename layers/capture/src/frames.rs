@@ -5,7 +5,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use layer_records::pcapng::{self, Direction};
-use roce::wire::{Addresses, Envelope, GRH_LEN, Grh, ICRC_LEN, Packet, UDP_PORT};
+use roce::wire::{Addresses, CoveredHeaders, GRH_LEN, Grh, ICRC_LEN, Packet, UDP_PORT};
 
 use crate::settings::settings;
 use crate::writer;
@@ -37,8 +37,12 @@ impl Route {
         both.unwrap_or(Addresses::V6 { src: source, dst: destination })
     }
 
-    fn envelope(&self, addresses: Addresses) -> Envelope {
-        Envelope { addresses, source_port: self.source_port, identification: self.identification }
+    fn envelope(&self, addresses: Addresses) -> CoveredHeaders {
+        CoveredHeaders {
+            addresses,
+            source_port: self.source_port,
+            identification: self.identification,
+        }
     }
 }
 

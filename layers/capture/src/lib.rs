@@ -324,7 +324,7 @@ impl Watcher for Capture {
                         known.state.lock().receives.push(post.wr_id, &mut staged, most);
                     }
                 }
-                Queue::Shared(at) => {
+                Queue::StaticMutex(at) => {
                     if let Some(srq) = SRQS.get(at) {
                         srq.push(post.wr_id, &mut staged);
                     }
@@ -346,7 +346,7 @@ impl Watcher for Capture {
                     known.state.lock().receives.refuse(post.wr_id);
                 }
             }
-            Queue::Shared(at) if error != 0 => {
+            Queue::StaticMutex(at) if error != 0 => {
                 if let Some(srq) = SRQS.get(at) {
                     srq.refuse(post.wr_id);
                 }

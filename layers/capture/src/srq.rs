@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_records::pcapng::Link;
 use layer_tap::life::{HasLocks, Lock};
 use layer_tap::spin::Spin;
@@ -78,7 +78,7 @@ pub(crate) struct XrcQueue {
 }
 
 /// XRC shared receive queues by CQ. Lock order: a leaf.
-static XRC: Shared<Option<HashMap<usize, Vec<Arc<Srq>>>>> = Shared::new(None);
+static XRC: StaticMutex<Option<HashMap<usize, Vec<Arc<Srq>>>>> = StaticMutex::new(None);
 
 /// The lock that a forking thread must hold.
 pub(crate) fn hold() -> Guard {

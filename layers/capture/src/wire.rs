@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use abi::{ferroverbs_packet, ferroverbs_plugin_ext, ibv_ah, ibv_qp, verbs_context_ops};
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_records::pcapng::{Direction, Link};
 use layer_tap::plugin;
 use roce::wire::{ICRC_LEN, Message, Packet};
@@ -26,7 +26,7 @@ const WIRE: &str = "packets of the RoCE wire, as the software adapter sent and t
 /// The extension table of the plugin that reports packets.
 static EXT: OnceLock<ferroverbs_plugin_ext> = OnceLock::new();
 /// The queue pairs that use a wire. Lock order: a leaf.
-static WIRED: Shared<Option<WireQps>> = Shared::new(None);
+static WIRED: StaticMutex<Option<WireQps>> = StaticMutex::new(None);
 
 #[derive(Default)]
 struct WireQps {

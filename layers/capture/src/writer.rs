@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use cface::cancel::Uncancelled;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_records::pcapng::{self, Link, Packet};
 use layer_tap::file;
 
@@ -55,7 +55,7 @@ struct PacketFiles {
 }
 
 /// Lock order: a leaf; only system calls run under the lock.
-static FILES: Shared<PacketFiles> = Shared::new(PacketFiles {
+static FILES: StaticMutex<PacketFiles> = StaticMutex::new(PacketFiles {
     interfaces: Vec::new(),
     file: None,
     begun: 0,

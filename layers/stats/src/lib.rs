@@ -311,7 +311,7 @@ impl Watcher for Stats {
                 known.place.add(Counter::Receives, 1);
                 region(qp, post).add(Counter::Uses, 1);
             }
-            Queue::Shared(_) => page::count(Counter::SharedReceives),
+            Queue::StaticMutex(_) => page::count(Counter::SharedReceives),
         }
     }
 

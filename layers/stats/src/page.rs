@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_records::calls::Call;
 use layer_records::file::{HEAD, pack_text};
 use layer_records::histogram::bucket;
@@ -22,7 +22,7 @@ static BASE: AtomicPtr<u64> = AtomicPtr::new(core::ptr::null_mut());
 /// The number of forks, plus 1. A reference into the parent's file is invalid in the child.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 /// The entries in use. Lock order: a leaf; only system calls run under the lock.
-static ENTRIES: Shared<Entries> = Shared::new(Entries::new());
+static ENTRIES: StaticMutex<Entries> = StaticMutex::new(Entries::new());
 
 struct Entries {
     /// Whether making the file was tried, successfully or not.

@@ -197,7 +197,7 @@ pub enum Queue<'a> {
     /// The receive queue of a QP.
     Receive(&'a Qp),
     /// A shared receive queue, by its address.
-    Shared(usize),
+    StaticMutex(usize),
 }
 
 /// The bytes of a request, as the program gave them.

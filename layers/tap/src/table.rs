@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 /// Records of destroyed objects that are kept. A program may use an object while another thread
 /// destroys the object; the layer must not crash then.
@@ -29,7 +29,7 @@ struct Slot<T> {
 #[derive(Debug)]
 pub struct Table<T: 'static> {
     current: AtomicPtr<Slots<T>>,
-    writer: Shared<Writer<T>>,
+    writer: StaticMutex<Writer<T>>,
     /// Number of insertions so far. Changed under the writer's lock.
     insertions: AtomicUsize,
 }
@@ -51,7 +51,7 @@ impl<T: Send + Sync> Table<T> {
         let writer = Writer { used: 0, retired: VecDeque::new() };
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
-            writer: Shared::new(writer),
+            writer: StaticMutex::new(writer),
             insertions: AtomicUsize::new(0),
         }
     }

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_records::file::HEAD;
 use layer_records::trace::{ARGS, AT_TAKEN, CHUNK, MAGIC, RECORD, Trace, WORDS};
 use layer_records::{names, text};
@@ -27,7 +27,7 @@ static GENERATION: AtomicU32 = AtomicU32::new(1);
 /// Whether the file stays at exit, because an error occurred.
 static KEEP: AtomicBool = AtomicBool::new(false);
 /// The file of this process. Lock order: a leaf; only system calls run under the lock.
-static FILE: Shared<TraceFile> = Shared::new(TraceFile { tried: false, path: None });
+static FILE: StaticMutex<TraceFile> = StaticMutex::new(TraceFile { tried: false, path: None });
 
 struct TraceFile {
     tried: bool,

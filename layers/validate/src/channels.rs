@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_tap::table::Table;
 
 use crate::native;
@@ -29,7 +29,7 @@ pub(crate) struct Channel {
 static CHANNELS: Table<Channel> = Table::new();
 /// Held while a channel is found or left, a CQ is destroyed, or the plugin is asked about a CQ.
 /// Lock order: before `CHANNELS` and `CQS`.
-static CHANGING: Shared<()> = Shared::new(());
+static CHANGING: StaticMutex<()> = StaticMutex::new(());
 
 /// For a fork: no thread changes the channels until the results are dropped.
 pub(crate) fn hold() -> [Guard; 2] {

@@ -17,7 +17,7 @@ use abi::{
     rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_tap::names;
 
 use crate::checks::Id as Check;
@@ -58,8 +58,8 @@ struct Connections {
     listeners: usize,
 }
 
-static CONNECTIONS: Shared<Connections> =
-    Shared::new(Connections { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
+static CONNECTIONS: StaticMutex<Connections> =
+    StaticMutex::new(Connections { ids: BTreeMap::new(), events: BTreeMap::new(), listeners: 0 });
 
 /// For a fork: no thread changes the records until the result is dropped.
 pub(crate) fn hold() -> Guard {

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
 use abi::{IBV_QPT_RC, IBV_QPT_XRC_SEND, SendFlags, ibv_sge};
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 use crate::asan;
 use crate::checks::Id;
@@ -42,7 +42,7 @@ type MemoryWriters = VecDeque<MemoryWriter>;
 pub(crate) struct Fetches(MemoryWriters);
 
 /// The writers of the process, by the address of the queue. Lock order: a leaf.
-static WRITTEN: Shared<BTreeMap<usize, MemoryWriters>> = Shared::new(BTreeMap::new());
+static WRITTEN: StaticMutex<BTreeMap<usize, MemoryWriters>> = StaticMutex::new(BTreeMap::new());
 
 /// For a fork: no thread changes the writers until the result is dropped.
 pub(crate) fn hold() -> cface::lock::Guard {

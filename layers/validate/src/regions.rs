@@ -4,7 +4,7 @@
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 use crate::checks::element::{KeyFault, Mr};
 use crate::checks::finding::Stack;
@@ -33,7 +33,7 @@ struct Regions {
 
 /// Increases with each change of a region.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
-static REGIONS: Shared<Regions> = Shared::new(Regions {
+static REGIONS: StaticMutex<Regions> = StaticMutex::new(Regions {
     live: BTreeMap::new(),
     windows: BTreeMap::new(),
     gone: VecDeque::new(),

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Write as _;
 
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 
 use crate::checks::finding::{Finding, Findings};
 use crate::checks::{CHECKS, Id, Level};
@@ -26,8 +26,8 @@ struct Counts {
     counts: BTreeMap<Id, (u32, u64)>,
 }
 
-static COUNTS: Shared<Counts> =
-    Shared::new(Counts { places: BTreeMap::new(), counts: BTreeMap::new() });
+static COUNTS: StaticMutex<Counts> =
+    StaticMutex::new(Counts { places: BTreeMap::new(), counts: BTreeMap::new() });
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 

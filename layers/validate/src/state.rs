@@ -13,7 +13,7 @@ use abi::{
     IBV_QPS_ERR, ibv_context, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     verbs_context_ops,
 };
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use layer_tap::life::{HasLocks, Lock};
 use layer_tap::spin::Spin;
 use layer_tap::table::Table;
@@ -452,7 +452,8 @@ pub(crate) static QPS: Table<Qp> = Table::new();
 pub(crate) static AHS: Table<Ah> = Table::new();
 
 /// Destroyed objects: kind, address, stack of the destruction.
-static DESTROYED: Shared<VecDeque<(&'static str, usize, Stack)>> = Shared::new(VecDeque::new());
+static DESTROYED: StaticMutex<VecDeque<(&'static str, usize, Stack)>> =
+    StaticMutex::new(VecDeque::new());
 
 /// For a fork: no thread records a destruction until the result is dropped.
 pub(crate) fn hold_destroyed() -> cface::lock::Guard {

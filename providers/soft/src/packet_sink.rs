@@ -3,7 +3,7 @@
 //! At most one sink for the life of the process. Without a sink a batch of packets costs one load.
 
 use abi::{ferroverbs_packet, ferroverbs_packet_sink};
-use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN};
+use ferroverbs_roce::wire::{Addresses, CoveredHeaders, ICRC_LEN};
 use std::sync::OnceLock;
 
 /// Set once. No data is published with the pointer.
@@ -17,7 +17,7 @@ pub(crate) struct PacketSink(ferroverbs_packet_sink);
 #[derive(Debug)]
 pub(crate) struct PacketMetadata {
     /// The source port is 0 for a packet that another process has received and forwarded.
-    pub(crate) envelope: Envelope,
+    pub(crate) envelope: CoveredHeaders,
     /// TOS or traffic class.
     pub(crate) traffic_class: u8,
     /// TTL or hop limit.

@@ -16,7 +16,7 @@ use crate::table::{self, Rsocket, find, inside_librdmacm};
 use crate::{rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use libc::*;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -91,7 +91,7 @@ impl Sets {
 }
 
 /// The lock is taken at fork(2), after the lock of the table.
-static SETS: Shared<Option<Sets>> = Shared::new(None);
+static SETS: StaticMutex<Option<Sets>> = StaticMutex::new(None);
 /// Whether any set has ever existed: most calls of most programs need no lookup.
 static ANY: AtomicBool = AtomicBool::new(false);
 

@@ -10,7 +10,7 @@ use crate::table::{self, Rsocket, enter, inside_librdmacm, placeholder};
 use crate::{rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use libc::*;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -53,7 +53,7 @@ impl Sockets {
 }
 
 /// The lock is taken at fork(2), between those of the table and the sets.
-static SOCKETS: Shared<Option<Sockets>> = Shared::new(None);
+static SOCKETS: StaticMutex<Option<Sockets>> = StaticMutex::new(None);
 
 /// Takes the lock for fork(2).
 pub(crate) fn hold() -> Guard {

@@ -6,7 +6,7 @@ use crate::interest::Uses;
 use crate::{epoll, forking, rdma, real};
 use cface::Errno;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use libc::*;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl Drop for Rsocket {
 }
 
 /// The lock is taken at fork(2) and released in both processes: a child looks here in each call.
-static KNOWN: Shared<Option<HashMap<c_int, Arc<Rsocket>>>> = Shared::new(None);
+static KNOWN: StaticMutex<Option<HashMap<c_int, Arc<Rsocket>>>> = StaticMutex::new(None);
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 

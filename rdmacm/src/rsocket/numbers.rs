@@ -7,7 +7,7 @@ use crate::core::device;
 use crate::sys::descriptors;
 use cface::Errno;
 use cface::lock::Guard;
-use cface::shared::Shared;
+use cface::shared::StaticMutex;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::c_int;
@@ -24,7 +24,7 @@ pub(super) fn process() -> i32 {
 
 /// A table of sockets or sets.
 #[derive(Debug)]
-pub(super) struct Numbers<T: 'static>(Shared<Option<HashMap<c_int, Entry<T>>>>);
+pub(super) struct Numbers<T: 'static>(StaticMutex<Option<HashMap<c_int, Entry<T>>>>);
 
 #[derive(Debug)]
 struct Entry<T> {
@@ -42,7 +42,7 @@ pub(super) enum Inherited {
 
 impl<T> Numbers<T> {
     pub(super) const fn new() -> Self {
-        Self(Shared::new(None))
+        Self(StaticMutex::new(None))
     }
 
     pub(super) fn enter(&'static self, fd: c_int, value: Arc<T>) {

@@ -15,12 +15,12 @@ use crate::verbs::{device, gid, port};
 use cface::{Errno, MinusOne, mem, verb};
 
 /// The real array, stored in front of the first device of a shadow array.
-type Hidden = *mut *mut ibv_device;
+type RealArray = *mut *mut ibv_device;
 
 /// A shadow device and how many arrays and contexts refer to it.
 #[repr(C)]
 #[derive(Debug)]
-struct Counted {
+struct ShadowDevice {
     device: ibv_device_1_0,
     references: AtomicUsize,
 }
@@ -138,7 +138,7 @@ forward! {
 ///
 /// # Safety
 /// `list` is a NULL-terminated array from [`device::get_device_list`].
-pub(super) unsafe fn shadow_list(list: Hidden) -> Result<*mut *mut ibv_device_1_0, Errno> {
+pub(super) unsafe fn shadow_list(list: RealArray) -> Result<*mut *mut ibv_device_1_0, Errno> {
     let mut count = 0;
     // SAFETY: the array ends with NULL, which is not passed.
     while unsafe { !(*list.add(count)).is_null() } {
@@ -151,11 +151,11 @@ pub(super) unsafe fn shadow_list(list: Hidden) -> Result<*mut *mut ibv_device_1_
     };
     // SAFETY: room for two more than there are devices.
     let shadows: *mut *mut ibv_device_1_0 = unsafe {
-        array.cast::<Hidden>().write(list);
+        array.cast::<RealArray>().write(list);
         array.cast().add(1).as_ptr()
     };
     for index in 0..count {
-        let Ok(fresh) = NewShadow::<Counted>::new() else {
+        let Ok(fresh) = NewShadow::<ShadowDevice>::new() else {
             // SAFETY: a complete prefix: the zeroed rest of the array ends it with NULL.
             unsafe { free_shadow_list(shadows) };
             return Err(Errno::ENOMEM);
@@ -163,7 +163,7 @@ pub(super) unsafe fn shadow_list(list: Hidden) -> Result<*mut *mut ibv_device_1_
         // SAFETY: within both arrays.
         unsafe {
             let device = ibv_device_1_0 { real_device: *list.add(index), ..Zeroed::zeroed() };
-            let shadow = fresh.finish(Counted { device, references: AtomicUsize::new(1) });
+            let shadow = fresh.finish(ShadowDevice { device, references: AtomicUsize::new(1) });
             shadows.add(index).write(shadow.cast());
         }
     }
@@ -180,7 +180,7 @@ unsafe fn free_shadow_list(list: *mut *mut ibv_device_1_0) {
             put(*next);
             next = next.add(1);
         }
-        let start: *mut Hidden = list.sub(1).cast();
+        let start: *mut RealArray = list.sub(1).cast();
         device::free_device_list(*start);
         mem::free(start.cast());
     }
@@ -192,7 +192,7 @@ unsafe fn free_shadow_list(list: *mut *mut ibv_device_1_0) {
 /// `device` is a live shadow.
 unsafe fn hold(device: *mut ibv_device_1_0) {
     // SAFETY: every shadow device starts a Counted. Relaxed: the caller has a reference already.
-    unsafe { (*device.cast::<Counted>()).references.fetch_add(1, Ordering::Relaxed) };
+    unsafe { (*device.cast::<ShadowDevice>()).references.fetch_add(1, Ordering::Relaxed) };
 }
 
 /// Gives a reference to a shadow device back.
@@ -201,7 +201,8 @@ unsafe fn hold(device: *mut ibv_device_1_0) {
 /// `device` is a live shadow of which the caller owns a reference.
 unsafe fn put(device: *mut ibv_device_1_0) {
     // SAFETY: every shadow device starts a Counted. Release pairs with the acquire below.
-    let before = unsafe { (*device.cast::<Counted>()).references.fetch_sub(1, Ordering::Release) };
+    let before =
+        unsafe { (*device.cast::<ShadowDevice>()).references.fetch_sub(1, Ordering::Release) };
     if before == 1 {
         fence(Ordering::Acquire);
         // SAFETY: allocated by calloc, and the last reference is gone.
@@ -229,7 +230,7 @@ mod tests {
         // SAFETY: a list of ours.
         unsafe {
             let list = shadow_list(real_list).expect("memory");
-            assert_eq!(*list.sub(1).cast::<Hidden>(), real_list);
+            assert_eq!(*list.sub(1).cast::<RealArray>(), real_list);
             assert_eq!((name_of(*list), name_of(*list.add(1))), ("first", "second"));
             assert!((*list.add(2)).is_null());
             assert_eq!(get_device_guid(*list), 0);

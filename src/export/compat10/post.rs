@@ -17,7 +17,7 @@ const ON_STACK: usize = 16;
 
 /// A work request of 1.0.
 pub(super) trait Request {
-    type Todays;
+    type CurrentRequest;
 
     fn next(&self) -> *mut Self;
 
@@ -26,13 +26,13 @@ pub(super) trait Request {
     ///
     /// # Safety
     /// The address handle of a datagram is NULL or live.
-    unsafe fn translate(&self, datagram: bool) -> Self::Todays;
+    unsafe fn translate(&self, datagram: bool) -> Self::CurrentRequest;
 
-    fn link(todays: &mut Self::Todays, next: *mut Self::Todays);
+    fn link(todays: &mut Self::CurrentRequest, next: *mut Self::CurrentRequest);
 }
 
 impl Request for ibv_send_wr_1_0 {
-    type Todays = ibv_send_wr;
+    type CurrentRequest = ibv_send_wr;
 
     fn next(&self) -> *mut Self {
         self.next
@@ -67,7 +67,7 @@ impl Request for ibv_send_wr_1_0 {
 }
 
 impl Request for ibv_recv_wr_1_0 {
-    type Todays = ibv_recv_wr;
+    type CurrentRequest = ibv_recv_wr;
 
     fn next(&self) -> *mut Self {
         self.next
@@ -93,11 +93,11 @@ pub(super) unsafe fn list<T: Request>(
     first: *mut T,
     bad: *mut *mut T,
     datagrams: bool,
-    operation: impl FnOnce(*mut T::Todays, *mut *mut T::Todays) -> c_int,
+    operation: impl FnOnce(*mut T::CurrentRequest, *mut *mut T::CurrentRequest) -> c_int,
 ) -> c_int {
     // SAFETY: NULL, an empty list, or the caller's list, which is unchanged until the return.
     let count = unsafe { requests(first) }.count();
-    let mut on_stack = [const { MaybeUninit::<T::Todays>::uninit() }; ON_STACK];
+    let mut on_stack = [const { MaybeUninit::<T::CurrentRequest>::uninit() }; ON_STACK];
     let mut on_heap = Vec::new();
     let room = match on_stack.get_mut(..count) {
         Some(room) => room,
@@ -110,7 +110,7 @@ pub(super) unsafe fn list<T: Request>(
             return Errno::ENOMEM.raw();
         }
     };
-    let start: *mut T::Todays =
+    let start: *mut T::CurrentRequest =
         if count == 0 { core::ptr::null_mut() } else { room.as_mut_ptr().cast() };
     // SAFETY: the caller's list again, unchanged since it was counted.
     for (index, (request, todays)) in unsafe { requests(first) }.zip(room).enumerate() {

@@ -16,7 +16,7 @@ use abi::{
     ib_uverbs_attr_enum_data, ib_uverbs_ioctl_hdr, ibv_command_buffer,
 };
 
-use super::bytes::{In, Out};
+use super::bytes::{InputBytes, OutputBytes};
 use super::frame::Driver;
 
 /// An attribute of a [`Command`], to be read after the ioctl.
@@ -130,7 +130,7 @@ impl<'a> Command<'a> {
     }
 
     /// Bytes: up to 8 inline, more by address.
-    pub(crate) fn bytes_in(&mut self, id: u16, bytes: In<'a>) -> Attr {
+    pub(crate) fn bytes_in(&mut self, id: u16, bytes: InputBytes<'a>) -> Attr {
         match bytes.inline() {
             Some(word) => self.push(id, bytes.len(), word),
             None => self.push(id, bytes.len(), bytes.address()),
@@ -138,7 +138,7 @@ impl<'a> Command<'a> {
     }
 
     /// Bytes of one element of an enumeration.
-    pub(crate) fn enum_in(&mut self, id: u16, element: u8, bytes: In<'a>) -> Attr {
+    pub(crate) fn enum_in(&mut self, id: u16, element: u8, bytes: InputBytes<'a>) -> Attr {
         let attr = self.bytes_in(id, bytes);
         if let Some(stored) = self.message.get_mut(attr.0) {
             stored.attr_data.elem_id = element;
@@ -147,7 +147,7 @@ impl<'a> Command<'a> {
     }
 
     /// Memory for the kernel to write; always by address.
-    pub(crate) fn out(&mut self, id: u16, memory: Out<'a>) -> Attr {
+    pub(crate) fn out(&mut self, id: u16, memory: OutputBytes<'a>) -> Attr {
         self.push(id, memory.len(), memory.address())
     }
 
@@ -381,7 +381,7 @@ impl Buffer {
                 let address = core::ptr::with_exposed_provenance(attr.data as usize);
                 // SAFETY: the attribute says where the driver's request is and how long, by the
                 // contract of `Chain::new`.
-                let request = unsafe { In::raw(address, usize::from(attr.len)) };
+                let request = unsafe { InputBytes::raw(address, usize::from(attr.len)) };
                 attr.data = request.inline().unwrap_or(attr.data);
             }
             attr
@@ -442,7 +442,7 @@ mod tests {
         command.object_in(7, 9);
         assert!(command.fd_in(8, -1).is_none());
         command.u32_in(9, 0x1234);
-        let last = command.out(10, Out::of(&mut response));
+        let last = command.out(10, OutputBytes::of(&mut response));
         command.optional(last);
         let (hdr, attrs) = sent(&mut command);
         assert_eq!((hdr.length, hdr.object_id, hdr.method_id, hdr.num_attrs), (72, 3, 1, 3));
@@ -468,8 +468,8 @@ mod tests {
         assert_eq!(chain.attribute_count(), 3);
         let mut command = Command::new(3, 0)
             .with_driver(Driver {
-                request: In::slice(&request),
-                response: Out::slice(&mut response),
+                request: InputBytes::slice(&request),
+                response: OutputBytes::slice(&mut response),
             })
             .with_chain(chain);
         command.object_in(1, 1);
@@ -508,7 +508,7 @@ mod tests {
     fn an_attribute_beyond_65535_bytes_is_refused_before_the_ioctl() {
         let mut command = Command::new(3, 0);
         // SAFETY: longer than the checked limit.
-        command.bytes_in(1, unsafe { In::raw(core::ptr::null(), 65536) });
+        command.bytes_in(1, unsafe { InputBytes::raw(core::ptr::null(), 65536) });
         let result: Result<(), TooLong> = command.send(0, |_| Ok(()));
         assert!(result.is_err() && command.is_too_long());
     }

@@ -8,39 +8,39 @@ use core::marker::PhantomData;
 ///
 /// # Safety
 /// Integers only, without padding: any bytes that the kernel stores are a valid value.
-pub(crate) unsafe trait Wire: Copy {}
+pub(crate) unsafe trait PlainData: Copy {}
 
-macro_rules! wire {
+macro_rules! plain_data {
     ($($ty:ident)*) => {
         $(
             // SAFETY: a structure of integers, padded explicitly, as its layout assertions show.
-            unsafe impl Wire for $ty {}
+            unsafe impl PlainData for $ty {}
         )*
     };
 }
-pub(crate) use wire;
+pub(crate) use plain_data;
 
-wire! { u8 u32 u64 i32 }
+plain_data! { u8 u32 u64 i32 }
 
 /// Bytes for the kernel to read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct In<'a> {
+pub(crate) struct InputBytes<'a> {
     start: *const u8,
     len: usize,
     borrowed: PhantomData<&'a [u8]>,
 }
 
-impl<'a> In<'a> {
+impl<'a> InputBytes<'a> {
     /// Nothing.
     pub(crate) const NONE: Self = Self { start: core::ptr::null(), len: 0, borrowed: PhantomData };
 
     /// A structure.
-    pub(crate) fn of<T: Wire>(value: &'a T) -> Self {
+    pub(crate) fn of<T: PlainData>(value: &'a T) -> Self {
         Self::slice(core::slice::from_ref(value))
     }
 
     /// An array.
-    pub(crate) fn slice<T: Wire>(values: &'a [T]) -> Self {
+    pub(crate) fn slice<T: PlainData>(values: &'a [T]) -> Self {
         Self { start: values.as_ptr().cast(), len: size_of_val(values), borrowed: PhantomData }
     }
 
@@ -96,24 +96,24 @@ impl<'a> In<'a> {
 
 /// Bytes for the kernel to write.
 #[derive(Debug)]
-pub(crate) struct Out<'a> {
+pub(crate) struct OutputBytes<'a> {
     start: *mut u8,
     len: usize,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
-impl<'a> Out<'a> {
+impl<'a> OutputBytes<'a> {
     /// Nothing.
     pub(crate) const NONE: Self =
         Self { start: core::ptr::null_mut(), len: 0, borrowed: PhantomData };
 
     /// A structure.
-    pub(crate) fn of<T: Wire>(value: &'a mut T) -> Self {
+    pub(crate) fn of<T: PlainData>(value: &'a mut T) -> Self {
         Self::slice(core::slice::from_mut(value))
     }
 
     /// An array.
-    pub(crate) fn slice<T: Wire>(values: &'a mut [T]) -> Self {
+    pub(crate) fn slice<T: PlainData>(values: &'a mut [T]) -> Self {
         let len = size_of_val(values);
         Self { start: values.as_mut_ptr().cast(), len, borrowed: PhantomData }
     }
@@ -128,8 +128,8 @@ impl<'a> Out<'a> {
     }
 
     /// The same memory for a shorter time.
-    pub(crate) fn reborrow(&mut self) -> Out<'_> {
-        Out { start: self.start, len: self.len, borrowed: PhantomData }
+    pub(crate) fn reborrow(&mut self) -> OutputBytes<'_> {
+        OutputBytes { start: self.start, len: self.len, borrowed: PhantomData }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -146,8 +146,8 @@ impl<'a> Out<'a> {
     }
 
     /// The present content.
-    pub(crate) fn as_in(&self) -> In<'_> {
-        In { start: self.start, len: self.len, borrowed: PhantomData }
+    pub(crate) fn as_in(&self) -> InputBytes<'_> {
+        InputBytes { start: self.start, len: self.len, borrowed: PhantomData }
     }
 
     /// Stores as many of `bytes` as fit behind `offset`.
@@ -162,7 +162,7 @@ impl<'a> Out<'a> {
 }
 
 /// The structure at the start of `words`; `None` if they are too few.
-pub(crate) fn copy_of<T: Wire>(words: &[u64]) -> Option<T> {
+pub(crate) fn copy_of<T: PlainData>(words: &[u64]) -> Option<T> {
     // SAFETY: long enough (checked), aligned or not; any bytes are a value.
     (size_of_val(words) >= size_of::<T>())
         .then(|| unsafe { words.as_ptr().cast::<T>().read_unaligned() })
@@ -175,22 +175,22 @@ mod tests {
     #[test]
     fn eight_bytes_go_inline_and_nine_do_not() {
         assert_eq!(
-            In::of(&0x1234_u32).inline(),
+            InputBytes::of(&0x1234_u32).inline(),
             Some(u64::from_ne_bytes([0x34, 0x12, 0, 0, 0, 0, 0, 0]))
         );
-        assert_eq!(In::slice(&[0xff_u8; 8]).inline(), Some(u64::MAX));
-        assert_eq!(In::slice(&[0_u8; 9]).inline(), None);
+        assert_eq!(InputBytes::slice(&[0xff_u8; 8]).inline(), Some(u64::MAX));
+        assert_eq!(InputBytes::slice(&[0_u8; 9]).inline(), None);
         // SAFETY: not looked at.
-        let null = unsafe { In::raw(core::ptr::null(), 8) };
+        let null = unsafe { InputBytes::raw(core::ptr::null(), 8) };
         assert_eq!(null.inline(), Some(0));
     }
 
     #[test]
     fn storing_never_exceeds_the_memory() {
         let mut memory = [1_u8; 4];
-        Out::slice(&mut memory[..3]).store(1, &[2; 9]);
+        OutputBytes::slice(&mut memory[..3]).store(1, &[2; 9]);
         assert_eq!(memory, [1, 2, 2, 1]);
-        Out::of(&mut memory[3]).store(2, &[7]);
+        OutputBytes::of(&mut memory[3]).store(2, &[7]);
         assert_eq!(memory, [1, 2, 2, 1]);
     }
 }

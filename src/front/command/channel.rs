@@ -8,12 +8,12 @@ use abi::{
     ib_uverbs_create_comp_channel_resp,
 };
 
-use super::bytes::{In, Out, Wire, wire};
+use super::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use super::write::{Number, Write};
 use crate::front::context::Context;
 use cface::Errno;
 
-wire! { ib_uverbs_create_comp_channel ib_uverbs_create_comp_channel_resp }
+plain_data! { ib_uverbs_create_comp_channel ib_uverbs_create_comp_channel_resp }
 
 /// A descriptor that delivers completion events.
 ///
@@ -22,8 +22,8 @@ wire! { ib_uverbs_create_comp_channel ib_uverbs_create_comp_channel_resp }
 pub(crate) fn create(context: Context) -> Result<c_int, Errno> {
     let request = ib_uverbs_create_comp_channel::zeroed();
     let mut response = ib_uverbs_create_comp_channel_resp::zeroed();
-    Write::new(Number::Plain(IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL), In::of(&request))
-        .response(Out::of(&mut response))
+    Write::new(Number::Plain(IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL), InputBytes::of(&request))
+        .response(OutputBytes::of(&mut response))
         .run(context)?;
     Ok(response.fd.cast_signed())
 }

@@ -1,19 +1,19 @@
 //! The memory that providers pass to commands as `cmd, cmd_size, resp, resp_size`: a command
 //! structure with its header, followed by the driver's own data, and likewise a response.
 
-use super::bytes::{In, Out};
+use super::bytes::{InputBytes, OutputBytes};
 use cface::Errno;
 
 /// The driver's parts: `UHW_IN` and `UHW_OUT` of an ioctl, the tails of a write command.
 #[derive(Debug)]
 pub(crate) struct Driver<'a> {
-    pub(crate) request: In<'a>,
-    pub(crate) response: Out<'a>,
+    pub(crate) request: InputBytes<'a>,
+    pub(crate) response: OutputBytes<'a>,
 }
 
 impl<'a> Driver<'a> {
     /// No driver data.
-    pub(crate) const NONE: Self = Self { request: In::NONE, response: Out::NONE };
+    pub(crate) const NONE: Self = Self { request: InputBytes::NONE, response: OutputBytes::NONE };
 
     /// The driver data behind the core structures `C` (with its header) and `R`. If the sizes leave
     /// no driver data, the core structures may be missing.
@@ -39,21 +39,21 @@ impl<'a> Driver<'a> {
 
 /// # Safety
 /// `cmd` is readable for `size` bytes until `'a` ends.
-unsafe fn tail_in<'a, C>(cmd: *const C, size: usize) -> In<'a> {
+unsafe fn tail_in<'a, C>(cmd: *const C, size: usize) -> InputBytes<'a> {
     match size.checked_sub(size_of::<C>()) {
         // SAFETY: within the memory of the contract.
-        Some(rest) if rest > 0 => unsafe { In::raw(cmd.add(1).cast(), rest) },
-        _ => In::NONE,
+        Some(rest) if rest > 0 => unsafe { InputBytes::raw(cmd.add(1).cast(), rest) },
+        _ => InputBytes::NONE,
     }
 }
 
 /// # Safety
 /// `resp` is writable for `size` bytes until `'a` ends, by nobody else.
-unsafe fn tail_out<'a, R>(resp: *mut R, size: usize) -> Out<'a> {
+unsafe fn tail_out<'a, R>(resp: *mut R, size: usize) -> OutputBytes<'a> {
     match size.checked_sub(size_of::<R>()) {
         // SAFETY: within the memory of the contract.
-        Some(rest) if rest > 0 => unsafe { Out::raw(resp.add(1).cast(), rest) },
-        _ => Out::NONE,
+        Some(rest) if rest > 0 => unsafe { OutputBytes::raw(resp.add(1).cast(), rest) },
+        _ => OutputBytes::NONE,
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) unsafe fn request<'a, C>(
     let core = unsafe { cmd.as_mut() }.ok_or(Errno::EINVAL)?;
     // SAFETY: behind the referenced structure.
     let request = unsafe { tail_in(cmd, size) };
-    Ok((core, Driver { request, response: Out::NONE }))
+    Ok((core, Driver { request, response: OutputBytes::NONE }))
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
             unsafe { Driver::behind(cmd.as_ptr().cast::<u64>(), 16, resp.as_mut_ptr(), 8) };
         assert_eq!(
             (driver.request.len(), driver.request.inline()),
-            (8, In::slice(&cmd[2..]).inline())
+            (8, InputBytes::slice(&cmd[2..]).inline())
         );
         assert_eq!(driver.response.len(), 4);
         // SAFETY: sizes of the arrays.

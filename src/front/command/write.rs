@@ -10,12 +10,12 @@ use abi::{
 };
 
 use super::buffer::Command;
-use super::bytes::{In, Out, Wire, wire};
+use super::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use super::frame::Driver;
 use crate::front::context::Context;
 use cface::Errno;
 
-wire! { ib_uverbs_cmd_hdr ex_hdr }
+plain_data! { ib_uverbs_cmd_hdr ex_hdr }
 
 /// `IB_USER_VERBS_CMD_*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,20 +31,20 @@ pub(crate) enum Number {
 pub(crate) struct Write<'a> {
     pub(crate) number: Number,
     /// Body of the core request, without header.
-    pub(crate) request: In<'a>,
+    pub(crate) request: InputBytes<'a>,
     /// Core response.
-    pub(crate) response: Out<'a>,
+    pub(crate) response: OutputBytes<'a>,
     pub(crate) driver: Driver<'a>,
 }
 
 impl<'a> Write<'a> {
     /// A command with nothing but a core request.
-    pub(crate) const fn new(number: Number, request: In<'a>) -> Self {
-        Self { number, request, response: Out::NONE, driver: Driver::NONE }
+    pub(crate) const fn new(number: Number, request: InputBytes<'a>) -> Self {
+        Self { number, request, response: OutputBytes::NONE, driver: Driver::NONE }
     }
 
     /// Where the core response goes.
-    pub(crate) fn response(mut self, response: Out<'a>) -> Self {
+    pub(crate) fn response(mut self, response: OutputBytes<'a>) -> Self {
         self.response = response;
         self
     }
@@ -89,7 +89,7 @@ impl<'a> Write<'a> {
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_INVOKE_WRITE);
         command.u64_in(UVERBS_ATTR_WRITE_CMD, number.into());
         if !core.is_empty() {
-            command.bytes_in(UVERBS_ATTR_CORE_IN, In::slice(&core));
+            command.bytes_in(UVERBS_ATTR_CORE_IN, InputBytes::slice(&core));
         }
         if !self.response.is_empty() {
             command.out(UVERBS_ATTR_CORE_OUT, self.response.reborrow());
@@ -132,7 +132,7 @@ impl<'a> Write<'a> {
         match self.number {
             Number::Plain(number) => {
                 let bytes = size_of::<ib_uverbs_cmd_hdr>() + core.len() + driver.request.len();
-                In::of(&ib_uverbs_cmd_hdr {
+                InputBytes::of(&ib_uverbs_cmd_hdr {
                     command: number,
                     in_words: words(bytes, 4),
                     out_words: words(response_len, 4),
@@ -149,7 +149,7 @@ impl<'a> Write<'a> {
                 hdr.ex_hdr.response = response;
                 hdr.ex_hdr.provider_in_words = words(driver.request.len(), 8);
                 hdr.ex_hdr.provider_out_words = words(driver.response.len(), 8);
-                In::of(&hdr).append_to(&mut message);
+                InputBytes::of(&hdr).append_to(&mut message);
             }
         }
         message.extend_from_slice(&core);
@@ -160,25 +160,25 @@ impl<'a> Write<'a> {
 
 impl Command<'_> {
     /// Sends the write command that replaces the ioctl, with the driver data.
-    pub(crate) fn write<Q: Wire>(
+    pub(crate) fn write<Q: PlainData>(
         &mut self,
         context: Context,
         number: Number,
         request: &Q,
     ) -> Result<(), Errno> {
-        Write::new(number, In::of(request)).driver(self.driver.reborrow()).run(context)
+        Write::new(number, InputBytes::of(request)).driver(self.driver.reborrow()).run(context)
     }
 
     /// As [`Command::write`], with a core response.
-    pub(crate) fn write_resp<Q: Wire, R: Wire>(
+    pub(crate) fn write_resp<Q: PlainData, R: PlainData>(
         &mut self,
         context: Context,
         number: Number,
         request: &Q,
         response: &mut R,
     ) -> Result<(), Errno> {
-        Write::new(number, In::of(request))
-            .response(Out::of(response))
+        Write::new(number, InputBytes::of(request))
+            .response(OutputBytes::of(response))
             .driver(self.driver.reborrow())
             .run(context)
     }
@@ -196,9 +196,9 @@ mod tests {
     #[test]
     fn a_plain_command_counts_words_of_four_bytes_and_carries_its_response_address() {
         let (request, driver, mut response) = ([0_u64, 7], [5_u32], 0_u32);
-        let write = Write::new(Number::Plain(9), In::slice(&request))
-            .response(Out::of(&mut response))
-            .driver(Driver { request: In::slice(&driver), response: Out::NONE });
+        let write = Write::new(Number::Plain(9), InputBytes::slice(&request))
+            .response(OutputBytes::of(&mut response))
+            .driver(Driver { request: InputBytes::slice(&driver), response: OutputBytes::NONE });
         let message = write.message(0x1122, 4);
         let mut expected = vec![9, 0, 0, 0, 7, 0, 1, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0];
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
@@ -209,9 +209,12 @@ mod tests {
     fn an_extended_command_counts_words_of_eight_bytes_core_and_driver_apart() {
         let (request, driver, mut response) = ([3_u64, 7], [5_u64; 3], [0_u64; 4]);
         let (core_out, driver_out) = response.split_at_mut(1);
-        let write = Write::new(Number::Extended(52), In::slice(&request))
-            .response(Out::slice(core_out))
-            .driver(Driver { request: In::slice(&driver), response: Out::slice(driver_out) });
+        let write = Write::new(Number::Extended(52), InputBytes::slice(&request))
+            .response(OutputBytes::slice(core_out))
+            .driver(Driver {
+                request: InputBytes::slice(&driver),
+                response: OutputBytes::slice(driver_out),
+            });
         let message = write.message(0x1122, 32);
         assert_eq!(message.len(), 24 + 16 + 24);
         assert_eq!(message[..8], [52, 0, 0, 0x80, 2, 0, 1, 0]);

@@ -9,13 +9,13 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_create_ah ib_uverbs_create_ah_resp }
+plain_data! { ib_uverbs_create_ah ib_uverbs_create_ah_resp }
 
 verb! {
     /// `ibv_cmd_create_ah`: a new address handle; sets `handle` and `context`. The response may
@@ -59,8 +59,8 @@ verb! {
         let (response, driver) = unsafe {
             (&mut *resp, Driver::behind(core::ptr::null::<u8>(), 0, resp, resp_size))
         };
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_CREATE_AH), In::of(&request))
-            .response(Out::of(&mut *response))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_CREATE_AH), InputBytes::of(&request))
+            .response(OutputBytes::of(&mut *response))
             .driver(driver)
             .run(context)?;
         // SAFETY: the provider's to fill, per the contract above.

@@ -13,7 +13,7 @@ use abi::{
 use super::status::Status;
 use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::Number;
 use crate::front::context::Context;
@@ -21,7 +21,7 @@ use crate::front::generation;
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_get_context ib_uverbs_get_context_resp }
+plain_data! { ib_uverbs_get_context ib_uverbs_get_context_resp }
 
 verb! {
     /// `ibv_cmd_get_context` of private ABI 34: the first command on a new context. Sets the number
@@ -46,7 +46,7 @@ verb! {
         let (context, driver) = unsafe {
             (of_verbs(context, 34)?, Driver::behind(cmd, cmd_size, resp, resp_size))
         };
-        get_context_common(context, driver, In::NONE)
+        get_context_common(context, driver, InputBytes::NONE)
     }
 
     /// `ibv_cmd_get_context` since private ABI 57: with descriptors that the kernel keeps for the
@@ -71,10 +71,10 @@ verb! {
         let (context, driver, fds) = unsafe {
             (of_verbs(context, PABI)?, Driver::behind(cmd, cmd_size, resp, resp_size), fd_arr.as_ref())
         };
-        let fds = fds.map_or(In::NONE, |fds| {
+        let fds = fds.map_or(InputBytes::NONE, |fds| {
             // No overflow: 2^32 descriptors of 4 bytes fit a usize.
             // SAFETY: that many descriptors, per the contract above.
-            unsafe { In::raw(fds.arr.cast(), fds.count as usize * size_of::<i32>()) }
+            unsafe { InputBytes::raw(fds.arr.cast(), fds.count as usize * size_of::<i32>()) }
         });
         get_context_common(context, driver, fds)
     }
@@ -94,8 +94,8 @@ verb! {
         let mut facts = ContextInfo::default();
         let mut command =
             Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT).with_chain(chain);
-        command.out(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, Out::of(&mut facts.comp_vectors));
-        command.out(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, Out::of(&mut facts.core_support));
+        command.out(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
+        command.out(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
         command.run(context)?;
         facts.store(context);
         Ok(Status::DONE)
@@ -111,12 +111,16 @@ unsafe fn of_verbs(context: *mut verbs_context, pabi: u32) -> Result<Context, Er
     unsafe { Context::from_verbs(context, generation) }
 }
 
-fn get_context_common(context: Context, driver: Driver<'_>, fds: In<'_>) -> Result<Status, Errno> {
+fn get_context_common(
+    context: Context,
+    driver: Driver<'_>,
+    fds: InputBytes<'_>,
+) -> Result<Status, Errno> {
     let mut facts = ContextInfo::default();
     let mut command =
         Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT).with_driver(driver);
-    command.out(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, Out::of(&mut facts.comp_vectors));
-    command.out(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, Out::of(&mut facts.core_support));
+    command.out(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
+    command.out(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
     if !fds.is_empty() {
         command.bytes_in(UVERBS_ATTR_GET_CONTEXT_FD_ARR, fds);
     }

@@ -12,7 +12,7 @@ use abi::{
 use super::destroy;
 use super::status::Status;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::Out;
+use crate::front::command::bytes::OutputBytes;
 use cface::{Errno, verb};
 
 verb! {
@@ -62,7 +62,7 @@ verb! {
             unsafe { (super::context_of((*vcounters).counters.context)?, (*vcounters).handle) };
         let mut command = Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_DESTROY);
         command.object_in(UVERBS_ATTR_DESTROY_COUNTERS_HANDLE, handle);
-        destroy::outcome(command.run(context))?;
+        destroy::destroy_result(command.run(context))?;
         Ok(Status::DONE)
     }
 
@@ -86,7 +86,7 @@ verb! {
             (super::context_of((*vcounters).counters.context)?, (*vcounters).handle, Chain::new(link))
         };
         // SAFETY: room for that many, per the contract above; 2^32 values of 8 bytes fit a usize.
-        let values = unsafe { Out::raw(counters_value.cast(), ncounters as usize * size_of::<u64>()) };
+        let values = unsafe { OutputBytes::raw(counters_value.cast(), ncounters as usize * size_of::<u64>()) };
         let mut command =
             Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_READ).with_chain(chain);
         command.object_in(UVERBS_ATTR_READ_COUNTERS_HANDLE, handle);

@@ -28,17 +28,17 @@ use abi::{
     ibv_modify_cq_attr, ibv_resize_cq, verbs_cq, verbs_create_cq_prov_attr,
 };
 
-use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
+use super::destroy::{DestroyResult, destroy_result, wait_for_acknowledgements};
 use super::status::Status;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{self, Driver, Frame};
 use crate::front::command::write::{Number, Write};
 use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! {
+plain_data! {
     ib_uverbs_create_cq ib_uverbs_create_cq_resp ib_uverbs_destroy_cq ib_uverbs_destroy_cq_resp
     ib_uverbs_ex_create_cq ib_uverbs_ex_create_cq_resp ib_uverbs_ex_modify_cq ib_uverbs_resize_cq
     ib_uverbs_resize_cq_resp
@@ -204,7 +204,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_cq_resp::zeroed();
         let mut response = ib_uverbs_destroy_cq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_CQ_RESP, Out::of(&mut reported));
+        command.out(UVERBS_ATTR_DESTROY_CQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_CQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_cq) {
             Ok(IoctlOutcome::Done) => {
@@ -218,7 +218,7 @@ verb! {
             }
             Err(error) => Err(error),
         };
-        if outcome(result)? == Outcome::Destroyed {
+        if destroy_result(result)? == DestroyResult::Destroyed {
             // SAFETY: one live object, per the contract above.
             unsafe {
                 wait_for_acknowledgements(&raw mut (*cq).mutex, &raw mut (*cq).cond, [
@@ -253,8 +253,8 @@ verb! {
         let core = &mut frame.cmd.core_payload;
         core.cq_handle = handle;
         core.cqe = cqe.cast_unsigned();
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_RESIZE_CQ), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_RESIZE_CQ), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
         // SAFETY: the CQ is still live: the provider gave it for the whole call.
@@ -289,7 +289,7 @@ verb! {
         core.attr.cq_count = attr.moderate.cq_count;
         core.attr.cq_period = attr.moderate.cq_period;
         core.reserved = 0;
-        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_CQ), In::of(core)).driver(driver).run(context)?;
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_CQ), InputBytes::of(core)).driver(driver).run(context)?;
         Ok(Status::DONE)
     }
 }
@@ -373,7 +373,7 @@ unsafe fn create(
         .with_driver(driver)
         .with_chain(chain);
     let handle = command.object_out(UVERBS_ATTR_CREATE_CQ_HANDLE);
-    command.out(UVERBS_ATTR_CREATE_CQ_RESP_CQE, Out::of(&mut cqe));
+    command.out(UVERBS_ATTR_CREATE_CQ_RESP_CQE, OutputBytes::of(&mut cqe));
     command.u32_in(UVERBS_ATTR_CREATE_CQ_CQE, wish.cqe);
     command.u64_in(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, user_handle);
     if let Some(channel) = channel {

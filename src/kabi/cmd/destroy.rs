@@ -5,7 +5,7 @@
 use super::status::Status;
 use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::Command;
-use crate::front::command::bytes::Wire;
+use crate::front::command::bytes::PlainData;
 use crate::front::command::write::Number;
 use crate::front::context::Context;
 use crate::front::disassociate;
@@ -25,7 +25,7 @@ pub(super) struct Destroy {
 
 impl Destroy {
     /// Destroys an object without events. `request` is the body of the write command.
-    pub(super) fn run<Q: Wire>(
+    pub(super) fn run<Q: PlainData>(
         self,
         context: Context,
         handle: u32,
@@ -41,15 +41,15 @@ impl Destroy {
             }
             Err(error) => Err(error),
         };
-        match outcome(result)? {
-            Outcome::Destroyed | Outcome::DeviceGone => Ok(Status::DONE),
+        match destroy_result(result)? {
+            DestroyResult::Destroyed | DestroyResult::DeviceGone => Ok(Status::DONE),
         }
     }
 }
 
 /// The result of a destroying command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum DestroyResult {
     /// The kernel has destroyed the object and said how many events it reported.
     Destroyed,
     /// The device was unplugged and the object with it; nothing to wait for.
@@ -58,10 +58,10 @@ pub(super) enum Outcome {
 
 /// The result of a destroying command. `EIO`, the answer of an unplugged device, counts as success
 /// if `verbs_allow_disassociate_destroy` says so.
-pub(super) fn outcome(result: Result<(), Errno>) -> Result<Outcome, Errno> {
+pub(super) fn destroy_result(result: Result<(), Errno>) -> Result<DestroyResult, Errno> {
     match result {
-        Ok(()) => Ok(Outcome::Destroyed),
-        Err(Errno::EIO) if disassociate::is_allowed() => Ok(Outcome::DeviceGone),
+        Ok(()) => Ok(DestroyResult::Destroyed),
+        Err(Errno::EIO) if disassociate::is_allowed() => Ok(DestroyResult::DeviceGone),
         Err(error) => Err(error),
     }
 }

@@ -18,7 +18,7 @@ use abi::{
 use super::status::Status;
 use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::Command;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
@@ -26,7 +26,7 @@ use crate::front::generation::Variant;
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! {
+plain_data! {
     ib_uverbs_ex_query_device ib_uverbs_ex_query_device_resp ib_uverbs_query_device ib_uverbs_query_device_resp
     ib_uverbs_query_port ib_uverbs_query_port_resp ib_uverbs_query_port_resp_ex
 }
@@ -53,7 +53,7 @@ verb! {
         let mut response = ib_uverbs_query_port_resp_ex::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_PORT_NUM, port_num.into());
-        command.out(UVERBS_ATTR_QUERY_PORT_RESP, Out::of(&mut response));
+        command.out(UVERBS_ATTR_QUERY_PORT_RESP, OutputBytes::of(&mut response));
         match command.run_or_fall_back(context, Op::query_port)? {
             IoctlOutcome::Done => {
                 // SAFETY: the caller's memory; `active_speed_ex` is only there since rdma-core 49.
@@ -71,8 +71,8 @@ verb! {
                 let core = &mut cmd.core_payload;
                 core.port_num = port_num;
                 core.reserved = [0; 7];
-                Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_PORT), In::of(core))
-                    .response(Out::of(&mut response.legacy_resp))
+                Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_PORT), InputBytes::of(core))
+                    .response(OutputBytes::of(&mut response.legacy_resp))
                     .driver(driver)
                     .run(context)?;
             }
@@ -119,7 +119,7 @@ verb! {
         let (context, speed) = unsafe { (super::context_of(context)?, speed.as_mut().ok_or(Errno::EINVAL)?) };
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT_SPEED);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, port_num.into());
-        command.out(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, Out::of(speed));
+        command.out(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, OutputBytes::of(speed));
         command.run(context)?;
         Ok(Status::DONE)
     }
@@ -179,8 +179,8 @@ verb! {
 /// The provider's memory for the response of `ibv_cmd_query_device_any`.
 #[derive(Debug)]
 struct Response<'a> {
-    core: Out<'a>,
-    driver: Out<'a>,
+    core: OutputBytes<'a>,
+    driver: OutputBytes<'a>,
     /// Receives what the kernel used; NULL if nobody asks.
     used: *mut usize,
 }
@@ -190,14 +190,18 @@ impl Response<'_> {
     /// `resp` is NULL or writable for `*resp_size` bytes until the lifetime ends, by nobody else.
     unsafe fn new(resp: *mut ib_uverbs_ex_query_device_resp, resp_size: *mut usize) -> Self {
         if resp.is_null() || resp_size.is_null() {
-            return Self { core: Out::NONE, driver: Out::NONE, used: core::ptr::null_mut() };
+            return Self {
+                core: OutputBytes::NONE,
+                driver: OutputBytes::NONE,
+                used: core::ptr::null_mut(),
+            };
         }
         // SAFETY: that long, by the contract.
         unsafe {
             let size = resp_size.read();
             let core = size.min(size_of::<ib_uverbs_ex_query_device_resp>());
             let driver = Driver::behind(core::ptr::null::<u8>(), 0, resp, size).response;
-            Self { core: Out::raw(resp.cast(), core), driver, used: resp_size }
+            Self { core: OutputBytes::raw(resp.cast(), core), driver, used: resp_size }
         }
     }
 
@@ -209,14 +213,18 @@ impl Response<'_> {
     ) -> Result<bool, Errno> {
         let number = Number::Extended(IB_USER_VERBS_EX_CMD_QUERY_DEVICE);
         let request = ib_uverbs_ex_query_device::zeroed();
-        let result = Write::new(number, In::of(&request))
-            .response(if self.used.is_null() { Out::of(known) } else { self.core.reborrow() })
-            .driver(Driver { request: In::NONE, response: self.driver.reborrow() })
+        let result = Write::new(number, InputBytes::of(&request))
+            .response(if self.used.is_null() {
+                OutputBytes::of(known)
+            } else {
+                self.core.reborrow()
+            })
+            .driver(Driver { request: InputBytes::NONE, response: self.driver.reborrow() })
             .run(context);
         match result {
             Ok(()) => {
                 if !self.used.is_null() {
-                    Out::of(known).store(0, &self.core.as_in().to_vec());
+                    OutputBytes::of(known).store(0, &self.core.as_in().to_vec());
                 }
                 Ok(true)
             }
@@ -232,11 +240,11 @@ impl Response<'_> {
         known: &mut ib_uverbs_ex_query_device_resp,
     ) -> Result<(), Errno> {
         let number = Number::Plain(IB_USER_VERBS_CMD_QUERY_DEVICE);
-        Write::new(number, In::of(&ib_uverbs_query_device::zeroed()))
-            .response(Out::of(&mut known.base))
+        Write::new(number, InputBytes::of(&ib_uverbs_query_device::zeroed()))
+            .response(OutputBytes::of(&mut known.base))
             .run(context)?;
         known.response_length = size_of_val(&known.base) as u32;
-        self.core.store(0, &In::of(&known.base).to_vec());
+        self.core.store(0, &InputBytes::of(&known.base).to_vec());
         Ok(())
     }
 

@@ -17,7 +17,7 @@ use abi::{
 use super::destroy;
 use super::status::{Status, set};
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::Out;
+use crate::front::command::bytes::OutputBytes;
 use cface::{Errno, verb};
 
 verb! {
@@ -65,7 +65,7 @@ verb! {
         let (context, handle) = unsafe { (super::context_of((*dm).dm.context)?, (*dm).handle) };
         let mut command = Command::new(UVERBS_OBJECT_DM, UVERBS_METHOD_DM_FREE);
         command.object_in(UVERBS_ATTR_FREE_DM_HANDLE, handle);
-        destroy::outcome(command.run(context))?;
+        destroy::destroy_result(command.run(context))?;
         Ok(Status::DONE)
     }
 
@@ -99,8 +99,8 @@ verb! {
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_REG_DM_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, Out::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, Out::of(&mut rkey));
+        command.out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, pd_handle);
         command.object_in(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, dm_handle);
         command.u64_in(UVERBS_ATTR_REG_DM_MR_OFFSET, offset);

@@ -12,7 +12,7 @@ use abi::{
 use super::destroy;
 use super::status::Status;
 use crate::front::command::buffer::Command;
-use crate::front::command::bytes::In;
+use crate::front::command::bytes::InputBytes;
 use cface::verb;
 
 verb! {
@@ -38,10 +38,10 @@ verb! {
             command.u32_in(UVERBS_ATTR_ALLOC_DMAH_CPU_ID, attr.cpu_id);
         }
         if has(IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE) {
-            command.enum_in(UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, attr.tph_mem_type, In::NONE);
+            command.enum_in(UVERBS_ATTR_ALLOC_DMAH_TPH_MEM_TYPE, attr.tph_mem_type, InputBytes::NONE);
         }
         if has(IBV_DMAH_INIT_ATTR_MASK_PH) {
-            command.bytes_in(UVERBS_ATTR_ALLOC_DMAH_PH, In::of(&attr.ph));
+            command.bytes_in(UVERBS_ATTR_ALLOC_DMAH_PH, InputBytes::of(&attr.ph));
         }
         command.run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
@@ -64,7 +64,7 @@ verb! {
         let (context, handle) = unsafe { (super::context_of((*dmah).dmah.context)?, (*dmah).handle) };
         let mut command = Command::new(UVERBS_OBJECT_DMAH, UVERBS_METHOD_DMAH_FREE);
         command.object_in(UVERBS_ATTR_FREE_DMA_HANDLE, handle);
-        destroy::outcome(command.run(context))?;
+        destroy::destroy_result(command.run(context))?;
         Ok(Status::DONE)
     }
 }

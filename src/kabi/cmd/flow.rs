@@ -13,13 +13,13 @@ use abi::{
 use super::destroy::Destroy;
 use super::flow_spec::{self, NamedObject};
 use super::status::{Status, set};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_create_flow ib_uverbs_create_flow_resp ib_uverbs_destroy_flow }
+plain_data! { ib_uverbs_create_flow ib_uverbs_create_flow_resp ib_uverbs_destroy_flow }
 
 verb! {
     /// `ibv_cmd_create_flow`: a new rule, with driver data `ucmd`; sets `context` and `handle`.
@@ -53,15 +53,15 @@ verb! {
         head.flow_attr.port = attr.port;
         head.flow_attr.flags = attr.flags;
         let mut request = Vec::with_capacity(size_of_val(&head) + specs.len());
-        In::of(&head).append_to(&mut request);
+        InputBytes::of(&head).append_to(&mut request);
         request.extend_from_slice(&specs);
 
         let mut response = ib_uverbs_create_flow_resp::zeroed();
         // SAFETY: that long, per the contract above.
-        let driver = unsafe { In::raw(ucmd, ucmd_size) };
-        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_FLOW), In::slice(&request))
-            .response(Out::of(&mut response))
-            .driver(Driver { request: driver, response: Out::NONE })
+        let driver = unsafe { InputBytes::raw(ucmd, ucmd_size) };
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_FLOW), InputBytes::slice(&request))
+            .response(OutputBytes::of(&mut response))
+            .driver(Driver { request: driver, response: OutputBytes::NONE })
             .run(context)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {

@@ -15,7 +15,7 @@ use abi::{
 use super::destroy;
 use super::status::Status;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::In;
+use crate::front::command::bytes::InputBytes;
 use cface::verb;
 
 verb! {
@@ -93,7 +93,7 @@ verb! {
             unsafe { (super::context_of((*flow_action).action.context)?, (*flow_action).handle) };
         let mut command = Command::new(UVERBS_OBJECT_FLOW_ACTION, UVERBS_METHOD_FLOW_ACTION_DESTROY);
         command.object_in(UVERBS_ATTR_DESTROY_FLOW_ACTION_HANDLE, handle);
-        destroy::outcome(command.run(context))?;
+        destroy::destroy_result(command.run(context))?;
         Ok(Status::DONE)
     }
 }
@@ -110,10 +110,10 @@ unsafe fn add_esp(command: &mut Command<'_>, attr: *const ibv_flow_action_esp_at
     // SAFETY: each pointer has the given length, or its type's length, by the contract.
     let (keymat, replay, encap, esp) = unsafe {
         (
-            In::raw(attr.keymat_ptr, attr.keymat_len.into()),
-            In::raw(attr.replay_ptr, attr.replay_len.into()),
-            In::raw(attr.esp_encap.cast(), size_of::<ib_uverbs_flow_action_esp_encap>()),
-            In::raw(attr.esp_attr.cast(), size_of::<ib_uverbs_flow_action_esp>()),
+            InputBytes::raw(attr.keymat_ptr, attr.keymat_len.into()),
+            InputBytes::raw(attr.replay_ptr, attr.replay_len.into()),
+            InputBytes::raw(attr.esp_encap.cast(), size_of::<ib_uverbs_flow_action_esp_encap>()),
+            InputBytes::raw(attr.esp_attr.cast(), size_of::<ib_uverbs_flow_action_esp>()),
         )
     };
     if !attr.keymat_ptr.is_null() {

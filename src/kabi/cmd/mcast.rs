@@ -8,11 +8,11 @@ use abi::{
 
 use super::destroy;
 use super::status::Status;
-use crate::front::command::bytes::{In, Wire, wire};
+use crate::front::command::bytes::{InputBytes, PlainData, plain_data};
 use crate::front::command::write::{Number, Write};
 use cface::verb;
 
-wire! { ib_uverbs_attach_mcast ib_uverbs_detach_mcast }
+plain_data! { ib_uverbs_attach_mcast ib_uverbs_detach_mcast }
 
 verb! {
     /// `ibv_cmd_attach_mcast`: joins `qp` to a group.
@@ -30,7 +30,7 @@ verb! {
         request.gid = gid;
         request.qp_handle = handle;
         request.mlid = lid;
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_ATTACH_MCAST), In::of(&request)).run(context)?;
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_ATTACH_MCAST), InputBytes::of(&request)).run(context)?;
         Ok(Status::DONE)
     }
 
@@ -50,8 +50,8 @@ verb! {
         request.qp_handle = handle;
         request.mlid = lid;
         let result =
-            Write::new(Number::Plain(IB_USER_VERBS_CMD_DETACH_MCAST), In::of(&request)).run(context);
-        destroy::outcome(result)?;
+            Write::new(Number::Plain(IB_USER_VERBS_CMD_DETACH_MCAST), InputBytes::of(&request)).run(context);
+        destroy::destroy_result(result)?;
         Ok(Status::DONE)
     }
 }

@@ -32,13 +32,13 @@ use super::destroy::Destroy;
 use super::status::{Status, set};
 use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_rereg_mr ib_uverbs_rereg_mr_resp ibv_sge }
+plain_data! { ib_uverbs_reg_mr ib_uverbs_reg_mr_resp ib_uverbs_rereg_mr ib_uverbs_rereg_mr_resp ibv_sge }
 
 verb! {
     /// `ibv_cmd_reg_mr`: registers memory; sets the keys, `handle`, `context`, type and access.
@@ -74,8 +74,8 @@ verb! {
         core.hca_va = hca_va;
         core.pd_handle = pd_handle;
         core.access_flags = access.cast_unsigned();
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_REG_MR), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_REG_MR), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
         let resp = *frame.resp;
@@ -131,8 +131,8 @@ verb! {
             0
         };
         core.access_flags = access.cast_unsigned();
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_REREG_MR), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_REREG_MR), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
         // SAFETY: the region is the provider's and live for the whole call, and so is a PD that is
@@ -190,7 +190,7 @@ verb! {
         command.u64_in(UVERBS_ATTR_ADVISE_MR_ADVICE, advice.into());
         command.u32_in(UVERBS_ATTR_ADVISE_MR_FLAGS, flags);
         // SAFETY: that many elements, per the contract above.
-        command.bytes_in(UVERBS_ATTR_ADVISE_MR_SGE_LIST, unsafe { In::raw(sg_list.cast(), bytes) });
+        command.bytes_in(UVERBS_ATTR_ADVISE_MR_SGE_LIST, unsafe { InputBytes::raw(sg_list.cast(), bytes) });
         command.run(context)?;
         Ok(Status::DONE)
     }
@@ -211,9 +211,9 @@ verb! {
         let mut length = 0_u64;
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
         command.object_in(UVERBS_ATTR_QUERY_MR_HANDLE, mr_handle);
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_LKEY, Out::of(&mut lkey));
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_RKEY, Out::of(&mut rkey));
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, Out::of(&mut length));
+        command.out(UVERBS_ATTR_QUERY_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.out(UVERBS_ATTR_QUERY_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
+        command.out(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, OutputBytes::of(&mut length));
         command.run(context)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {
@@ -261,8 +261,8 @@ verb! {
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_REG_DMABUF_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, Out::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, Out::of(&mut rkey));
+        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd_handle);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, length as u64);
@@ -304,19 +304,19 @@ verb! {
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_MR);
         match wish.source {
-            Source::Fd { fd, offset } => {
+            RegionSource::Fd { fd, offset } => {
                 command.require_ioctl();
                 command.u64_in(UVERBS_ATTR_REG_MR_FD_OFFSET, offset);
                 command.fd_in(UVERBS_ATTR_REG_MR_FD, fd);
             }
-            Source::Memory(addr) => {
+            RegionSource::Memory(addr) => {
                 command.u64_in(UVERBS_ATTR_REG_MR_ADDR, addr.expose_provenance() as u64);
             }
         }
         command.u64_in(UVERBS_ATTR_REG_MR_IOVA, wish.iova);
         let handle = command.object_out(UVERBS_ATTR_REG_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_MR_RESP_LKEY, Out::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_MR_RESP_RKEY, Out::of(&mut rkey));
+        command.out(UVERBS_ATTR_REG_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.out(UVERBS_ATTR_REG_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_MR_PD_HANDLE, pd_handle);
         command.u64_in(UVERBS_ATTR_REG_MR_LENGTH, wish.length);
         command.u32_in(UVERBS_ATTR_REG_MR_ACCESS_FLAGS, wish.access.cast_unsigned());
@@ -328,7 +328,7 @@ verb! {
             IoctlOutcome::Done => command.handle(handle),
             IoctlOutcome::Write | IoctlOutcome::WriteEx => {
                 let mut request = ib_uverbs_reg_mr::zeroed();
-                if let Source::Memory(addr) = wish.source {
+                if let RegionSource::Memory(addr) = wish.source {
                     request.start = addr.expose_provenance() as u64;
                 }
                 request.length = wish.length;
@@ -348,8 +348,8 @@ verb! {
             (*vmr).ibv_mr.rkey = rkey;
             (*vmr).ibv_mr.context = raw_context;
             (*vmr).mr_type = match wish.source {
-                Source::Fd { .. } => IBV_MR_TYPE_DMABUF_MR,
-                Source::Memory(_) => IBV_MR_TYPE_MR,
+                RegionSource::Fd { .. } => IBV_MR_TYPE_DMABUF_MR,
+                RegionSource::Memory(_) => IBV_MR_TYPE_MR,
             };
             (*vmr).access = wish.access;
         }
@@ -369,7 +369,7 @@ fn kernel_length(addr: *const c_void, length: usize, access: c_int) -> Result<u6
 
 /// Where the memory of a region is.
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum RegionSource {
     Fd { fd: c_int, offset: u64 },
     Memory(*mut c_void),
 }
@@ -377,7 +377,7 @@ enum Source {
 /// Attributes of `ibv_reg_mr_ex(3)`, checked.
 #[derive(Clone, Copy, Debug)]
 struct RegionRequest {
-    source: Source,
+    source: RegionSource,
     iova: u64,
     length: u64,
     access: c_int,
@@ -406,7 +406,7 @@ impl RegionRequest {
             }
             // SAFETY: the caller's `attr` is live, and the structure had these members from the
             // start.
-            let source = unsafe { Source::Fd { fd: (*attr).fd, offset: (*attr).fd_offset } };
+            let source = unsafe { RegionSource::Fd { fd: (*attr).fd, offset: (*attr).fd_offset } };
             (source, iova, length as u64)
         } else {
             if !mask.contains(MrInitMask::ADDR) || mask.contains(MrInitMask::FD_OFFSET) {
@@ -417,7 +417,7 @@ impl RegionRequest {
             } else {
                 addr.expose_provenance() as u64
             };
-            (Source::Memory(addr), iova, kernel_length(addr, length, access)?)
+            (RegionSource::Memory(addr), iova, kernel_length(addr, length, access)?)
         };
         let dmah = mask.contains(MrInitMask::DMAH).then(|| {
             // SAFETY: a live handle, which a provider embeds in its own structure.
@@ -448,7 +448,7 @@ mod tests {
             attr.comp_mask = mask.bits();
             // SAFETY: a live structure without DMA handle.
             unsafe { RegionRequest::new(&raw const attr) }
-                .map(|wish| matches!(wish.source, Source::Fd { .. }))
+                .map(|wish| matches!(wish.source, RegionSource::Fd { .. }))
         };
         let fd = MrInitMask::FD | MrInitMask::FD_OFFSET | MrInitMask::IOVA;
         assert_eq!(check(fd), Ok(true));

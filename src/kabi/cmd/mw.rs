@@ -9,13 +9,13 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::verb;
 
-wire! { ib_uverbs_alloc_mw ib_uverbs_alloc_mw_resp }
+plain_data! { ib_uverbs_alloc_mw ib_uverbs_alloc_mw_resp }
 
 verb! {
     /// `ibv_cmd_alloc_mw`: a new window; sets all its members.
@@ -45,8 +45,8 @@ verb! {
         // Types are 1 and 2.
         core.mw_type = kind as u8;
         core.reserved = [0; 3];
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_MW), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_MW), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
         // SAFETY: the provider's to fill, per the contract above.

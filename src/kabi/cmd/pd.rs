@@ -9,13 +9,13 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::verb;
 
-wire! { ib_uverbs_alloc_pd ib_uverbs_alloc_pd_resp }
+plain_data! { ib_uverbs_alloc_pd ib_uverbs_alloc_pd_resp }
 
 verb! {
     /// `ibv_cmd_alloc_pd`: a new PD; sets `handle` and `context`.
@@ -37,8 +37,8 @@ verb! {
         // SAFETY: the context is live; `cmd` and `resp` are as long as their sizes, which
         // `Frame::new` checks.
         let (live, frame) = unsafe { (super::context_of(context)?, Frame::new(cmd, cmd_size, resp, resp_size)?) };
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_PD), In::of(&frame.cmd.core_payload))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_ALLOC_PD), InputBytes::of(&frame.cmd.core_payload))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(live)?;
         // SAFETY: the provider's to fill, per the contract above.

@@ -10,11 +10,11 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, copy_of, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, copy_of, plain_data};
 use crate::front::command::write::{Number, Write};
 use cface::{Errno, MinusOne, verb};
 
-wire! { ib_uverbs_poll_cq ib_uverbs_poll_cq_resp ib_uverbs_req_notify_cq ib_uverbs_wc }
+plain_data! { ib_uverbs_poll_cq ib_uverbs_poll_cq_resp ib_uverbs_req_notify_cq ib_uverbs_wc }
 
 verb! {
     /// `ibv_cmd_poll_cq`: takes up to `ne` completions; returns how many.
@@ -32,8 +32,8 @@ verb! {
         response.try_reserve_exact(HEAD + EACH * room).map_err(|_| Errno::ENOMEM)?;
         response.resize(HEAD + EACH * room, 0_u64);
         let request = ib_uverbs_poll_cq { response: 0, cq_handle: handle, ne: ne.cast_unsigned() };
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_POLL_CQ), In::of(&request))
-            .response(Out::slice(&mut response))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_POLL_CQ), InputBytes::of(&request))
+            .response(OutputBytes::slice(&mut response))
             .run(context)?;
         let head: ib_uverbs_poll_cq_resp = copy_of(&response).ok_or(Errno::EIO)?;
         let count = (head.count as usize).min(room);
@@ -59,7 +59,7 @@ verb! {
             cq_handle: handle,
             solicited_only: u32::from(solicited_only != 0),
         };
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ), In::of(&request)).run(context)?;
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_REQ_NOTIFY_CQ), InputBytes::of(&request)).run(context)?;
         Ok(Status::DONE)
     }
 }

@@ -13,12 +13,12 @@ use abi::{
 };
 
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_post_send ib_uverbs_recv_wr ib_uverbs_send_wr ib_uverbs_sge }
+plain_data! { ib_uverbs_post_send ib_uverbs_recv_wr ib_uverbs_send_wr ib_uverbs_sge }
 
 verb! {
     /// `ibv_cmd_post_send`: posts the list `wr`. On failure `bad_wr` is the first request that was
@@ -132,13 +132,13 @@ impl List {
 
     /// # Safety
     /// `sg_list` has `num_sge` elements.
-    unsafe fn push<R: Wire>(&mut self, request: &R, sg_list: *const ibv_sge, num_sge: c_int) {
-        In::of(request).append_to(&mut self.requests);
+    unsafe fn push<R: PlainData>(&mut self, request: &R, sg_list: *const ibv_sge, num_sge: c_int) {
+        InputBytes::of(request).append_to(&mut self.requests);
         let len = usize::try_from(num_sge).unwrap_or(0) * size_of::<ibv_sge>();
         // Both forms of an element are the same 16 bytes.
         const _: () = assert!(size_of::<ibv_sge>() == size_of::<ib_uverbs_sge>());
         // SAFETY: that many elements, by the contract.
-        unsafe { In::raw(sg_list.cast(), len) }.append_to(&mut self.elements);
+        unsafe { InputBytes::raw(sg_list.cast(), len) }.append_to(&mut self.elements);
     }
 
     /// Posts the list. The number is that of the request that failed, counted from 1, or 0.
@@ -154,12 +154,12 @@ impl List {
         };
         let mut core =
             Vec::with_capacity(size_of_val(&head) + self.requests.len() + self.elements.len());
-        In::of(&head).append_to(&mut core);
+        InputBytes::of(&head).append_to(&mut core);
         core.append(&mut self.requests);
         core.append(&mut self.elements);
         let mut bad = 0_u32;
-        let result = Write::new(Number::Plain(number), In::slice(&core))
-            .response(Out::of(&mut bad))
+        let result = Write::new(Number::Plain(number), InputBytes::slice(&core))
+            .response(OutputBytes::of(&mut bad))
             .run(context);
         (result, bad)
     }

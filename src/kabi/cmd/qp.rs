@@ -17,19 +17,19 @@ use abi::{
     verbs_xrcd,
 };
 
-use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
+use super::destroy::{DestroyResult, destroy_result, wait_for_acknowledgements};
 use super::qp_new::create;
 use super::status::{Status, set};
 use crate::front::command::IoctlOutcome;
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{Driver, Frame};
 use crate::front::command::write::{Number, Write};
 use crate::front::context::Context;
 use crate::front::op::Op;
 use cface::{Errno, lock, verb};
 
-wire! { ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_open_qp }
+plain_data! { ib_uverbs_destroy_qp ib_uverbs_destroy_qp_resp ib_uverbs_open_qp }
 
 /// The members that `ibv_cmd_create_qp_ex` supports.
 const PLAIN_MEMBERS: u32 =
@@ -200,8 +200,8 @@ verb! {
         core.qpn = attr.qp_num;
         // Types are below 256.
         core.qp_type = attr.qp_type as u8;
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_OPEN_QP), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_OPEN_QP), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(live)?;
 
@@ -247,7 +247,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_qp_resp::zeroed();
         let mut response = ib_uverbs_destroy_qp_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_QP_RESP, Out::of(&mut reported));
+        command.out(UVERBS_ATTR_DESTROY_QP_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_QP_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_qp) {
             Ok(IoctlOutcome::Done) => {
@@ -261,7 +261,7 @@ verb! {
             }
             Err(error) => Err(error),
         };
-        if outcome(result)? == Outcome::Destroyed {
+        if destroy_result(result)? == DestroyResult::Destroyed {
             // SAFETY: one live object, per the contract above.
             unsafe {
                 wait_for_acknowledgements(&raw mut (*qp).mutex, &raw mut (*qp).cond, [(

@@ -13,12 +13,12 @@ use abi::{
 
 use super::qp_attr;
 use super::status::{Status, set};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{self, Frame};
 use crate::front::command::write::{Number, Write};
 use cface::{Errno, verb};
 
-wire! {
+plain_data! {
     ib_uverbs_modify_qp ib_uverbs_ex_modify_qp ib_uverbs_ex_modify_qp_resp ib_uverbs_query_qp
     ib_uverbs_query_qp_resp
 }
@@ -54,7 +54,7 @@ verb! {
         };
         let core = &mut cmd.core_payload;
         fill(core, handle, &attr, mask);
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_MODIFY_QP), In::of(core)).driver(driver).run(context)?;
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_MODIFY_QP), InputBytes::of(core)).driver(driver).run(context)?;
         Ok(Status::DONE)
     }
 
@@ -97,8 +97,8 @@ verb! {
         if mask & RATE_LIMIT != 0 {
             core.rate_limit = attr.rate_limit;
         }
-        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_QP), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_QP), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(context)?;
         Ok(Status::DONE)
@@ -130,8 +130,8 @@ verb! {
         let core = &mut cmd.core_payload;
         core.qp_handle = handle;
         core.attr_mask = mask;
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_QP), In::of(core))
-            .response(Out::of(&mut response))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_QP), InputBytes::of(core))
+            .response(OutputBytes::of(&mut response))
             .driver(driver)
             .run(context)?;
         // SAFETY: the QP is live, and both structures are the caller's to be written.

@@ -26,7 +26,7 @@ use abi::{
 
 use super::status::{Status, set};
 use crate::front::command::buffer::{Chain, Command};
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Driver;
 use crate::front::command::write::Number;
 use crate::front::command::{IoctlOutcome, async_fd, is_imported};
@@ -34,7 +34,7 @@ use crate::front::context::Context;
 use crate::front::op::Op;
 use cface::{Errno, lock};
 
-wire! { ib_uverbs_create_qp ib_uverbs_create_qp_resp ib_uverbs_ex_create_qp ib_uverbs_ex_create_qp_resp ib_uverbs_qp_cap ibv_create_qp_resp_v3 ibv_create_qp_resp_v4 }
+plain_data! { ib_uverbs_create_qp ib_uverbs_create_qp_resp ib_uverbs_ex_create_qp ib_uverbs_ex_create_qp_resp ib_uverbs_qp_cap ibv_create_qp_resp_v3 ibv_create_qp_resp_v4 }
 
 /// Handles and flags that a QP is created with.
 #[derive(Clone, Copy, Debug)]
@@ -229,7 +229,7 @@ fn command(
     let handle = command.object_out(UVERBS_ATTR_CREATE_QP_HANDLE);
     command.u64_in(UVERBS_ATTR_CREATE_QP_TYPE, wish.qp_type.into());
     command.u64_in(UVERBS_ATTR_CREATE_QP_USER_HANDLE, user_handle);
-    command.bytes_in(UVERBS_ATTR_CREATE_QP_CAP, In::of(&cap_in));
+    command.bytes_in(UVERBS_ATTR_CREATE_QP_CAP, InputBytes::of(&cap_in));
     command.fd_in(UVERBS_ATTR_CREATE_QP_EVENT_FD, async_fd(context));
     if let Some(source_qpn) = parts.source_qpn {
         command.u32_in(UVERBS_ATTR_CREATE_QP_SOURCE_QPN, source_qpn);
@@ -240,8 +240,8 @@ fn command(
     if let Some(srq) = parts.srq {
         command.object_in(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq);
     }
-    command.out(UVERBS_ATTR_CREATE_QP_RESP_CAP, Out::of(&mut cap));
-    command.out(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, Out::of(&mut qp_num));
+    command.out(UVERBS_ATTR_CREATE_QP_RESP_CAP, OutputBytes::of(&mut cap));
+    command.out(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, OutputBytes::of(&mut qp_num));
 
     match command.run_or_fall_back(context, Op::create_qp)? {
         IoctlOutcome::Done => {

@@ -28,10 +28,10 @@ use abi::{
     ibv_srq_init_attr, ibv_srq_init_attr_ex, verbs_srq, verbs_xrcd,
 };
 
-use super::destroy::{Outcome, outcome, wait_for_acknowledgements};
+use super::destroy::{DestroyResult, destroy_result, wait_for_acknowledgements};
 use super::status::{Status, set};
 use crate::front::command::buffer::Command;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
 use crate::front::command::{IoctlOutcome, async_fd, is_imported};
@@ -39,7 +39,7 @@ use crate::front::context::Context;
 use crate::front::op::Op;
 use cface::{Errno, lock, verb};
 
-wire! {
+plain_data! {
     ib_uverbs_create_srq ib_uverbs_create_srq_resp ib_uverbs_create_xsrq ib_uverbs_destroy_srq
     ib_uverbs_destroy_srq_resp ib_uverbs_modify_srq ib_uverbs_modify_srq_v3 ib_uverbs_query_srq
     ib_uverbs_query_srq_resp ibv_create_srq_resp_v5
@@ -126,7 +126,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_srq_resp::zeroed();
         let mut response = ib_uverbs_destroy_srq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_SRQ_RESP, Out::of(&mut reported));
+        command.out(UVERBS_ATTR_DESTROY_SRQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_SRQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_srq) {
             Ok(IoctlOutcome::Done) => {
@@ -140,7 +140,7 @@ verb! {
             }
             Err(error) => Err(error),
         };
-        if outcome(result)? == Outcome::Destroyed {
+        if destroy_result(result)? == DestroyResult::Destroyed {
             // SAFETY: one live object, per the contract above.
             unsafe {
                 wait_for_acknowledgements(&raw mut (*srq).mutex, &raw mut (*srq).cond, [(
@@ -178,7 +178,7 @@ verb! {
             old.attr_mask = srq_attr_mask.cast_unsigned();
             old.max_wr = attr.max_wr;
             old.srq_limit = attr.srq_limit;
-            Write::new(number, In::of(&old)).driver(driver).run(context)?;
+            Write::new(number, InputBytes::of(&old)).driver(driver).run(context)?;
             return Ok(Status::DONE);
         }
         let core = &mut cmd.core_payload;
@@ -186,7 +186,7 @@ verb! {
         core.attr_mask = srq_attr_mask.cast_unsigned();
         core.max_wr = attr.max_wr;
         core.srq_limit = attr.srq_limit;
-        Write::new(number, In::of(core)).driver(driver).run(context)?;
+        Write::new(number, InputBytes::of(core)).driver(driver).run(context)?;
         Ok(Status::DONE)
     }
 
@@ -211,8 +211,8 @@ verb! {
         let core = &mut cmd.core_payload;
         core.srq_handle = handle;
         core.reserved = 0;
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_SRQ), In::of(core))
-            .response(Out::of(&mut response))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_QUERY_SRQ), InputBytes::of(core))
+            .response(OutputBytes::of(&mut response))
             .driver(driver)
             .run(context)?;
         // SAFETY: `srq_attr` is the caller's to be written, and nobody else does meanwhile.
@@ -344,7 +344,7 @@ fn command(
         IBV_SRQT_XRC => {
             command.object_in(UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE, parts.xrcd);
             command.object_in(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, parts.cq);
-            command.out(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, Out::of(&mut srq_num));
+            command.out(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, OutputBytes::of(&mut srq_num));
         }
         IBV_SRQT_TM => {
             command.object_in(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, parts.cq);
@@ -360,8 +360,8 @@ fn command(
     command.u32_in(UVERBS_ATTR_CREATE_SRQ_MAX_SGE, attr.max_sge);
     command.u32_in(UVERBS_ATTR_CREATE_SRQ_LIMIT, attr.srq_limit);
     command.fd_in(UVERBS_ATTR_CREATE_SRQ_EVENT_FD, async_fd(context));
-    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, Out::of(&mut max_wr));
-    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, Out::of(&mut max_sge));
+    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
+    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
     match command.run_or_fall_back(context, Op::create_srq)? {
         IoctlOutcome::Done => {
             let handle = command.handle(handle);

@@ -22,17 +22,17 @@ use abi::{
     ibv_wq_attr, ibv_wq_init_attr,
 };
 
-use super::destroy::{Destroy, Outcome, outcome, wait_for_acknowledgements};
+use super::destroy::{Destroy, DestroyResult, destroy_result, wait_for_acknowledgements};
 use super::status::{Status, set};
 use crate::front::command::buffer::Command;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::{self, Driver};
 use crate::front::command::write::{Number, Write};
 use crate::front::command::{IoctlOutcome, async_fd, is_imported};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! {
+plain_data! {
     ib_uverbs_ex_create_rwq_ind_table_resp ib_uverbs_ex_create_wq ib_uverbs_ex_create_wq_resp
     ib_uverbs_ex_destroy_rwq_ind_table ib_uverbs_ex_destroy_wq ib_uverbs_ex_destroy_wq_resp
     ib_uverbs_ex_modify_wq
@@ -100,9 +100,9 @@ verb! {
         command.u32_in(UVERBS_ATTR_CREATE_WQ_MAX_SGE, wish.max_sge);
         command.fd_in(UVERBS_ATTR_CREATE_WQ_EVENT_FD, async_fd(live));
         command.u32_in(UVERBS_ATTR_CREATE_WQ_FLAGS, flags);
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, Out::of(&mut max_wr));
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, Out::of(&mut max_sge));
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, Out::of(&mut wq_num));
+        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
+        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
+        command.out(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, OutputBytes::of(&mut wq_num));
         let handle = match command.run_or_fall_back(live, Op::create_wq)? {
             IoctlOutcome::Done => command.handle(handle),
             IoctlOutcome::Write | IoctlOutcome::WriteEx => {
@@ -145,7 +145,7 @@ verb! {
         let mut reported = 0_u32;
         let mut response = ib_uverbs_ex_destroy_wq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_WQ_RESP, Out::of(&mut reported));
+        command.out(UVERBS_ATTR_DESTROY_WQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_WQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_wq) {
             Ok(IoctlOutcome::Done) => {
@@ -160,7 +160,7 @@ verb! {
             }
             Err(error) => Err(error),
         };
-        if outcome(result)? == Outcome::Destroyed {
+        if destroy_result(result)? == DestroyResult::Destroyed {
             // SAFETY: one live object, per the contract above.
             unsafe {
                 wait_for_acknowledgements(&raw mut (*wq).mutex, &raw mut (*wq).cond, [(
@@ -204,7 +204,7 @@ verb! {
         }
         core.wq_handle = handle;
         core.attr_mask = attr.attr_mask;
-        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_WQ), In::of(core)).driver(driver).run(context)?;
+        Write::new(Number::Extended(IB_USER_VERBS_EX_CMD_MODIFY_WQ), InputBytes::of(core)).driver(driver).run(context)?;
         if attr.attr_mask & IBV_WQ_ATTR_STATE != 0 {
             // SAFETY: the WQ is still live: the provider gave it for the whole call.
             unsafe { (*wq).state = attr.wq_state };
@@ -244,7 +244,7 @@ verb! {
             (&mut *resp, Driver::behind(core::ptr::null::<u8>(), 0, resp, resp_size))
         };
         let number = Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL);
-        Write::new(number, In::slice(&request)).response(Out::of(&mut *response)).driver(driver).run(live)?;
+        Write::new(number, InputBytes::slice(&request)).response(OutputBytes::of(&mut *response)).driver(driver).run(live)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {
             (*table).ind_tbl_handle = response.ind_tbl_handle.cast_signed();

@@ -13,13 +13,13 @@ use abi::{
 
 use super::destroy::Destroy;
 use super::status::Status;
-use crate::front::command::bytes::{In, Out, Wire, wire};
+use crate::front::command::bytes::{InputBytes, OutputBytes, PlainData, plain_data};
 use crate::front::command::frame::Frame;
 use crate::front::command::write::{Number, Write};
 use crate::front::op::Op;
 use cface::{Errno, verb};
 
-wire! { ib_uverbs_open_xrcd ib_uverbs_open_xrcd_resp }
+plain_data! { ib_uverbs_open_xrcd ib_uverbs_open_xrcd_resp }
 
 verb! {
     /// `ibv_cmd_open_xrcd`: opens or creates a domain. `vxrcd_size` says how much of `verbs_xrcd`
@@ -58,8 +58,8 @@ verb! {
         let core = &mut frame.cmd.core_payload;
         core.fd = attr.fd.cast_unsigned();
         core.oflags = attr.oflags.cast_unsigned();
-        Write::new(Number::Plain(IB_USER_VERBS_CMD_OPEN_XRCD), In::of(core))
-            .response(Out::of(&mut *frame.resp))
+        Write::new(Number::Plain(IB_USER_VERBS_CMD_OPEN_XRCD), InputBytes::of(core))
+            .response(OutputBytes::of(&mut *frame.resp))
             .driver(frame.driver)
             .run(live)?;
         // SAFETY: the provider's to fill, per the contract above, as far as the size says.

@@ -178,7 +178,7 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             responder: Mutex<(u32, u32)>,
             next: AtomicU32,
             told: AtomicU32,
-            quiet: Quiet,
+            quiet: EmptyPolls,
         }
         impl Qp {
             fn look(&self) {
@@ -197,7 +197,7 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             responder: Mutex::new((5, 5)),
             next: AtomicU32::new(5),
             told: AtomicU32::new(5),
-            quiet: Quiet::new(),
+            quiet: EmptyPolls::new(),
         });
         qp.look();
         let (served, looking) = (Arc::clone(&qp), Arc::clone(&qp));

@@ -16,7 +16,7 @@ use soft_sys::memfd::{Memfd, Seals};
 
 /// One line of `/proc/<pid>/maps`.
 #[derive(Debug, PartialEq, Eq)]
-struct Area {
+struct MapsLine {
     start: u64,
     end: u64,
     /// Permissions such as `rw-s`.
@@ -30,10 +30,10 @@ struct Area {
 
 /// Whether a line of `/proc/<pid>/maps` describes a mapping.
 pub fn tells_mapping(line: &str) -> bool {
-    Area::parse(line).is_some_and(|area| area.start <= area.end)
+    MapsLine::parse(line).is_some_and(|area| area.start <= area.end)
 }
 
-impl Area {
+impl MapsLine {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.splitn(6, ' ').map(str::trim);
         let (start, end) = fields.next()?.split_once('-')?;
@@ -103,7 +103,7 @@ impl Foreign {
     pub fn map(pid: pid_t, addr: u64) -> Option<Self> {
         // The application may be in the middle of an operation, so defer cancellation.
         let _whole = Uncancelled::begin();
-        let area = Area::around(&pid.to_string(), addr)?;
+        let area = MapsLine::around(&pid.to_string(), addr)?;
         if &area.rights != b"rw-s" {
             return None;
         }
@@ -117,7 +117,7 @@ impl Foreign {
     }
 
     /// Attaches a System V segment, whose inode is its id.
-    fn attach(area: &Area) -> Option<Self> {
+    fn attach(area: &MapsLine) -> Option<Self> {
         let id = c_int::try_from(area.inode).ok()?;
         // SAFETY: at an address that the kernel chooses, which replaces no mapping.
         let segment = unsafe { libc::shmat(id, std::ptr::null(), 0) };
@@ -128,7 +128,7 @@ impl Foreign {
         let mut foreign =
             Self { start: area.start, here: segment.cast(), len: 0, segment: Some(segment) };
         // In another IPC namespace the id would name another segment.
-        let mapped = Area::around("self", segment as u64)?;
+        let mapped = MapsLine::around("self", segment as u64)?;
         let inside = (area.offset as usize).checked_add(area.len())? <= mapped.len();
         if !mapped.same_file(area) || !inside {
             return None;
@@ -140,7 +140,7 @@ impl Foreign {
     }
 
     /// Opens a memory file of which the process still has a descriptor.
-    fn open(pid: pid_t, area: &Area) -> Option<Self> {
+    fn open(pid: pid_t, area: &MapsLine) -> Option<Self> {
         let entries = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
         let path = entries
             .filter_map(Result::ok)
@@ -213,13 +213,16 @@ mod tests {
     #[test]
     fn a_line_of_maps_is_taken_apart() {
         let line = "7f00-8f00 rw-s 00001000 00:01 1234                    /memfd:a b (deleted)";
-        let area = Area::parse(line).expect("well-formed");
+        let area = MapsLine::parse(line).expect("well-formed");
         assert_eq!((area.start, area.end, area.offset), (0x7f00, 0x8f00, 0x1000));
         assert_eq!((area.major, area.minor, area.inode), (0, 1, 1234));
         assert_eq!(area.path, "/memfd:a b (deleted)");
-        assert_eq!(Area::parse("7f00-8f00 rw-p 0 00:00 0").map(|a| a.path), Some(String::new()));
+        assert_eq!(
+            MapsLine::parse("7f00-8f00 rw-p 0 00:00 0").map(|a| a.path),
+            Some(String::new())
+        );
         for bad in ["", "7f00", "7f00-8f00 rw", "x-y rw-s 0 00:01 1", "1-2 rw-s 0 0001 1"] {
-            assert_eq!(Area::parse(bad), None, "{bad:?}");
+            assert_eq!(MapsLine::parse(bad), None, "{bad:?}");
         }
     }
 

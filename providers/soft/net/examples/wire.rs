@@ -13,7 +13,7 @@ mod waiting;
 use ferroverbs_net::*;
 use ferroverbs_roce::engine::*;
 use ferroverbs_roce::wire::{
-    Addresses, BTH_LEN, Check, Envelope, ICRC_LEN, Immediate, Tail, Verdict,
+    Addresses, BTH_LEN, Check, CoveredHeaders, ICRC_LEN, IcrcResult, Immediate, Tail,
 };
 use host::*;
 use namespace::{RemoteProcess, configure, meet, pair, run};
@@ -252,9 +252,9 @@ fn stream_udp(far: &mut RemoteProcess, pmtu: Pmtu, bare: Bare) -> f64 {
     far.wait_for("B/s").parse().expect("a rate")
 }
 
-fn envelope(source_port: u16, identification: u16) -> Envelope {
+fn envelope(source_port: u16, identification: u16) -> CoveredHeaders {
     let addresses = Addresses::new(ip(NEAR), ip(FAR)).expect("of one family");
-    Envelope { addresses, source_port, identification }
+    CoveredHeaders { addresses, source_port, identification }
 }
 
 fn sink_udp(pmtu: Pmtu, bare: Bare) {
@@ -276,10 +276,10 @@ fn sink_udp(pmtu: Pmtu, bare: Bare) {
                     .open(packet, Check::Weak)
                     .expect("a packet");
                 match verdict {
-                    Verdict::Explained(number) => identification = number,
+                    IcrcResult::Explained(number) => identification = number,
                     _ => assert_ne!(
                         verdict,
-                        Verdict::Damaged,
+                        IcrcResult::Damaged,
                         "it has the ICRC that it was sent with"
                     ),
                 }

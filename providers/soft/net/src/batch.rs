@@ -2,15 +2,15 @@
 //! segmentation (UDP_SEGMENT) permits.
 //!
 //! Map of this file: [`Sender`] owns the lanes and reusable storage; [`Batch`] collects packets as
-//! [`ReservedPacket`]s; [`Batch::send`] passes them to the kernel and reports [`Sent`]; `Cut` and
-//! `Control` describe each datagram.
+//! [`ReservedPacket`]s; [`Batch::send`] passes them to the kernel and reports [`SendReport`];
+//! `CombinedPackets` and `Control` describe each datagram.
 
 use crate::control::Control;
-use crate::cut::Cut;
-use crate::hint::Hint;
+use crate::cut::CombinedPackets;
+use crate::hint::DeliveryReport;
 use crate::lane::{Lanes, TRAFFIC_CLASS};
 use crate::name::Name;
-use crate::sys::{self, Bytes, DatagramParts, Outgoing, Part};
+use crate::sys::{self, Bytes, DatagramPart, DatagramParts, Outgoing};
 use crate::{Ecn, Family, Lane, Path};
 use std::fmt;
 use std::io;
@@ -52,7 +52,7 @@ pub struct Sender {
 struct Store {
     messages: Vec<QueuedDatagram>,
     packets: Vec<Packet>,
-    parts: Vec<Part<'static>>,
+    parts: Vec<DatagramPart<'static>>,
     own: Box<[u8]>,
 }
 
@@ -71,7 +71,7 @@ struct QueuedDatagram {
     packet_control: usize,
     /// Index of its first packet.
     first: usize,
-    cut: Cut,
+    cut: CombinedPackets,
     parts: usize,
 }
 
@@ -86,7 +86,7 @@ struct Packet {
 #[derive(Debug)]
 pub struct Batch<'a, 'p> {
     sender: &'a mut Sender,
-    parts: Vec<Part<'p>>,
+    parts: Vec<DatagramPart<'p>>,
     used: usize,
 }
 
@@ -103,7 +103,7 @@ pub struct ReservedPacket<'b, 'a, 'p> {
 
 /// The result of sending a batch.
 #[derive(Debug, Default)]
-pub struct Sent {
+pub struct SendReport {
     /// Number of packets that the kernel accepted.
     pub packets: usize,
     /// Number of packets that the kernel refused. They are dropped; a reliable transport repeats
@@ -119,7 +119,7 @@ pub struct Sent {
 /// The error of a packet whose length differs from its announcement, or with too many parts or
 /// header bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Misfit {
+pub struct LengthMismatch {
     /// Announced length in bytes.
     pub announced: usize,
     /// Actual length in bytes.
@@ -182,22 +182,22 @@ impl Sender {
     }
 
     /// The next report about sent datagrams. Poll it now and then, and after a refusal.
-    pub fn hint(&mut self) -> Option<Hint> {
+    pub fn hint(&mut self) -> Option<DeliveryReport> {
         self.lanes.sockets().find_map(|socket| {
             let (name, control) = sys::error_queue(sys::fd(socket)).ok()?;
-            Hint::new(&name, &control)
+            DeliveryReport::new(&name, &control)
         })
     }
 }
 
 /// Reuses the storage for parts with another lifetime.
-fn recycle<'p>(mut parts: Vec<Part<'_>>) -> Vec<Part<'p>> {
+fn recycle<'p>(mut parts: Vec<DatagramPart<'_>>) -> Vec<DatagramPart<'p>> {
     parts.clear();
     // The vector is empty, so no part is converted; collecting in place keeps the capacity (a test
     // checks that).
     let converted = parts.into_iter().map(|part| match part {
-        Part::Own(at, len) => Part::Own(at, len),
-        Part::Outside(_) => Part::Own(0, 0),
+        DatagramPart::Own(at, len) => DatagramPart::Own(at, len),
+        DatagramPart::Outside(_) => DatagramPart::Own(0, 0),
     });
     converted.collect()
 }
@@ -245,8 +245,8 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 
     /// Sends the packets of the batch.
-    pub fn send(&mut self) -> Sent {
-        let mut sent = Sent::default();
+    pub fn send(&mut self) -> SendReport {
+        let mut sent = SendReport::default();
         let mut tried = false;
         let mut done = 0;
         for message in &mut self.sender.store.messages {
@@ -310,7 +310,7 @@ impl<'a, 'p> Batch<'a, 'p> {
     /// Sends the packets of a datagram that the kernel did not segment, one by one. IPv4 packets
     /// then have another identification than announced, so the peer may find wrong ICRCs. That
     /// happens once in the lifetime of a sender.
-    fn send_singly(&mut self, index: usize, sent: &mut Sent) {
+    fn send_singly(&mut self, index: usize, sent: &mut SendReport) {
         let Sender { lanes, outgoing, store, .. } = &mut *self.sender;
         let Some(message) = store.messages.get_mut(index) else { return };
         message.control.len = message.packet_control;
@@ -357,12 +357,17 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
     /// # Errors
     /// The length differs from the reservation, the payload has more than 32 parts, or headers and
     /// trailer exceed 128 bytes. The batch stays unchanged.
-    pub fn put(self, head: &[u8], payload: &[Bytes<'p>], trailer: &[u8]) -> Result<(), Misfit> {
+    pub fn put(
+        self,
+        head: &[u8],
+        payload: &[Bytes<'p>],
+        trailer: &[u8],
+    ) -> Result<(), LengthMismatch> {
         let Self { batch, path, ecn, len, joins, .. } = self;
         let came = head.len() + payload.iter().map(Bytes::len).sum::<usize>() + trailer.len();
         let around = [head, trailer].into_iter().filter(|own| !own.is_empty()).count();
         let count = payload.len() + around;
-        let misfit = Misfit { announced: len, came };
+        let misfit = LengthMismatch { announced: len, came };
         let first = batch.parts.len();
         let own = head.len() + trailer.len();
         if came != len || count > PACKET_PARTS || own > PACKET_OWN {
@@ -377,12 +382,12 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
         let joins =
             joins && store.messages.last().is_some_and(|m| m.parts + count <= MESSAGE_PARTS);
         if !head.is_empty() {
-            batch.parts.push(Part::Own(batch.used as u32, head.len() as u32));
+            batch.parts.push(DatagramPart::Own(batch.used as u32, head.len() as u32));
             batch.used += head.len();
         }
-        batch.parts.extend(payload.iter().map(|&bytes| Part::Outside(bytes)));
+        batch.parts.extend(payload.iter().map(|&bytes| DatagramPart::Outside(bytes)));
         if !trailer.is_empty() {
-            batch.parts.push(Part::Own(batch.used as u32, trailer.len() as u32));
+            batch.parts.push(DatagramPart::Own(batch.used as u32, trailer.len() as u32));
             batch.used += trailer.len();
         }
         store.packets.push(Packet { first, parts: count });
@@ -402,7 +407,7 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
                     path_control: path.control.len,
                     packet_control: control.len,
                     first: index,
-                    cut: Cut::of(len),
+                    cut: CombinedPackets::of(len),
                     parts: count,
                 });
             }
@@ -413,7 +418,11 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
 
 impl Store {
     /// The parts of a datagram.
-    fn parts_of<'b, 'p>(&self, message: &QueuedDatagram, parts: &'b [Part<'p>]) -> &'b [Part<'p>] {
+    fn parts_of<'b, 'p>(
+        &self,
+        message: &QueuedDatagram,
+        parts: &'b [DatagramPart<'p>],
+    ) -> &'b [DatagramPart<'p>] {
         let first = self.packets.get(message.first).map_or(0, |packet| packet.first);
         parts.get(first..first + message.parts).unwrap_or_default()
     }
@@ -457,14 +466,14 @@ impl Path {
     }
 }
 
-impl fmt::Display for Misfit {
+impl fmt::Display for LengthMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { announced, came } = self;
         write!(f, "a packet of {came} bytes, or with too many parts; {announced} were announced")
     }
 }
 
-impl std::error::Error for Misfit {}
+impl std::error::Error for LengthMismatch {}
 
 #[cfg(test)]
 mod tests {
@@ -477,7 +486,7 @@ mod tests {
         for _ in 0..3 {
             let bytes = [1; 10];
             let mut batch = sender.batch();
-            batch.parts.push(Part::Outside(Bytes::from(&bytes[..])));
+            batch.parts.push(DatagramPart::Outside(Bytes::from(&bytes[..])));
             drop(batch);
             assert!(sender.store.parts.is_empty() && sender.store.parts.capacity() == PARTS);
             assert_eq!(sender.store.parts.as_ptr(), room, "nothing was allocated");

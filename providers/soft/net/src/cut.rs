@@ -5,7 +5,7 @@ use crate::{DATAGRAM, SEGMENTS_MAX};
 
 /// The packets of one datagram so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Cut {
+pub struct CombinedPackets {
     /// Length of each packet except the last, in bytes.
     size: usize,
     /// Total length in bytes.
@@ -15,7 +15,7 @@ pub struct Cut {
     is_closed: bool,
 }
 
-impl Cut {
+impl CombinedPackets {
     /// A datagram of one packet.
     #[must_use]
     pub const fn of(len: usize) -> Self {
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_shorter_packet_is_the_last_and_a_longer_one_begins_the_next() {
-        let mut cut = Cut::of(4116);
+        let mut cut = CombinedPackets::of(4116);
         assert!(cut.takes(4116) && cut.takes(1) && !cut.takes(4117));
         cut.push(4116);
         cut.push(4112);
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn a_datagram_takes_packets_up_to_the_length_and_number_that_the_kernel_allows() {
-        let mut cut = Cut::of(4112);
+        let mut cut = CombinedPackets::of(4112);
         while cut.takes(4112) {
             cut.push(4112);
         }
         assert_eq!(cut.packets(), DATAGRAM / 4112);
-        let mut cut = Cut::of(40);
+        let mut cut = CombinedPackets::of(40);
         while cut.takes(40) {
             cut.push(40);
         }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 /// A report about a sent datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hint {
+pub struct DeliveryReport {
     /// The destination of the datagram.
     pub to: SocketAddr,
     /// The content of the report.
@@ -29,7 +29,7 @@ pub enum Reason {
     Other(i32),
 }
 
-impl Hint {
+impl DeliveryReport {
     /// Decodes an entry of the error queue; `None`: it does not concern a sent datagram.
     pub(crate) fn new(name: &Name, control: &Control) -> Option<Self> {
         let to = Name::parse(name.bytes.get(..name.len)?)?;

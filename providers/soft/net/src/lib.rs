@@ -17,7 +17,7 @@
 //!   need as many descriptors. A process opens its own lanes at first use, and receives nothing on
 //!   them.
 //! - **No error is fatal.** A datagram that the kernel refuses is counted and dropped, and the
-//!   others are sent. ICMP errors are [`Hint`]s.
+//!   others are sent. ICMP errors are [`DeliveryReport`]s.
 //! - **No allocation** happens after the creation of both ends.
 //!
 //! ```no_run
@@ -49,14 +49,16 @@ mod shortcut;
 pub mod steering;
 mod sys;
 
-pub use batch::{Batch, DATAGRAM, Misfit, ReservedPacket, SEGMENTS_MAX, Sender, Sent};
-pub use cut::Cut;
-pub use hint::{Hint, Reason};
+pub use batch::{
+    Batch, DATAGRAM, LengthMismatch, ReservedPacket, SEGMENTS_MAX, SendReport, Sender,
+};
+pub use cut::CombinedPackets;
+pub use hint::{DeliveryReport, Reason};
 pub use lane::{LANES, Lane};
 pub use mtu::{roce_mtu, route_mtu};
 pub use path::{Path, PathError, Target};
 pub use receive::{Bind, Datagram, Datagrams, Receiver};
-pub use run::Run;
+pub use run::DatagramRun;
 pub use shortcut::Shortcut;
 pub use sys::Bytes;
 

@@ -8,7 +8,7 @@ use std::slice::Chunks;
 /// The packets of a datagram and of the datagrams behind it with equal header fields. A caller thus
 /// handles as many packets at once as if the kernel had merged them.
 #[derive(Debug)]
-pub struct Run<'r, 'a> {
+pub struct DatagramRun<'r, 'a> {
     /// The first datagram.
     pub first: Datagram<'a>,
     datagrams: &'r mut Datagrams<'a>,
@@ -22,13 +22,18 @@ const MOST: usize = 1 << 16;
 impl<'a> Datagrams<'a> {
     /// The next datagram, and those that belong to its run. The iterator takes them as the caller
     /// consumes the run.
-    pub fn next_run(&mut self) -> Option<Run<'_, 'a>> {
+    pub fn next_run(&mut self) -> Option<DatagramRun<'_, 'a>> {
         let first = self.next()?;
-        Some(Run { first, rest: first.packets(), taken: first.bytes.len(), datagrams: self })
+        Some(DatagramRun {
+            first,
+            rest: first.packets(),
+            taken: first.bytes.len(),
+            datagrams: self,
+        })
     }
 }
 
-impl Run<'_, '_> {
+impl DatagramRun<'_, '_> {
     /// Number of bytes of the datagrams so far.
     #[must_use]
     pub const fn taken(&self) -> usize {
@@ -36,7 +41,7 @@ impl Run<'_, '_> {
     }
 }
 
-impl<'a> Iterator for Run<'_, 'a> {
+impl<'a> Iterator for DatagramRun<'_, 'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

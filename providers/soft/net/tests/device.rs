@@ -11,7 +11,7 @@ mod wait_for;
 mod waiting;
 
 use ferroverbs_net::*;
-use ferroverbs_roce::wire::{Check, Verdict};
+use ferroverbs_roce::wire::{Check, IcrcResult};
 use namespace::{configure, meet, pair, run, try_run};
 use packets::*;
 use std::net::IpAddr;
@@ -150,7 +150,7 @@ fn segments_are_packets_with_numbers_and_may_be_merged_again() {
                         let envelope = came.envelope(number as u16);
                         let (packet, verdict) =
                             envelope.open(&came.bytes, Check::Full).expect("long enough");
-                        assert_eq!(verdict, Verdict::Intact, "packet {index} to {to}");
+                        assert_eq!(verdict, IcrcResult::Intact, "packet {index} to {to}");
                         assert_eq!(packet[12..], body[..]);
                     }
                     let merged = came.iter().any(|came| came.merged);

@@ -15,7 +15,7 @@ mod waiting;
 
 use ends::*;
 use ferroverbs_net::*;
-use ferroverbs_roce::wire::{Addresses, Check, Envelope, Verdict};
+use ferroverbs_roce::wire::{Addresses, Check, CoveredHeaders, IcrcResult};
 use packets::*;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -56,7 +56,7 @@ fn packets_arrive_unchanged_with_the_correct_icrc_in_each_segment() {
                 if segment && ends.address.is_ipv4() { index % SEGMENTS_MAX.min(62) } else { 0 };
             let (packet, verdict) =
                 came.envelope(number as u16).open(&came.bytes, Check::Full).expect("long enough");
-            assert_eq!(verdict, Verdict::Intact, "{name}, packet {index}");
+            assert_eq!(verdict, IcrcResult::Intact, "{name}, packet {index}");
             assert_eq!(packet[12..], wanted[..], "{name}, packet {index}");
         }
         let merged = came.iter().any(|packet| packet.merged);
@@ -375,7 +375,7 @@ fn packets_sent_by_a_shortcut_arrive_as_by_the_lane() {
         for index in 0..20 {
             let identification = shortcut.identification();
             let source_port = ends.path.source_port();
-            let envelope = Envelope { addresses, source_port, identification };
+            let envelope = CoveredHeaders { addresses, source_port, identification };
             let bytes = body(index, 60);
             shortcut.send(&[&bytes[..], &envelope.icrc(&bytes, &[])].concat()).expect("room");
             numbers.push(identification);
@@ -384,7 +384,11 @@ fn packets_sent_by_a_shortcut_arrive_as_by_the_lane() {
             assert_eq!((came.to, came.from.port()), (ends.address, ends.path.source_port()));
             assert_eq!((came.hop_limit, came.traffic_class), (HOPS, CLASS | 2), "{address}");
             let opened = came.envelope(number).open(&came.bytes, Check::Full);
-            assert_eq!(opened, Some((&body(index, 60)[..], Verdict::Intact)), "{address} {index}");
+            assert_eq!(
+                opened,
+                Some((&body(index, 60)[..], IcrcResult::Intact)),
+                "{address} {index}"
+            );
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use crate::Time;
 use crate::engine::{
-    Access, Answer, Arrival, Ask, Config, Event, Op, Payload, Peer, Pmtu, Qp, Refusal, Sending,
-    Service, Status, Step, Tuning, Work,
+    Access, Arrival, Config, Event, Op, Payload, Peer, Pmtu, Qp, Refusal, ResponderReply,
+    ResponderRequest, Sending, Service, Status, Step, Tuning, Work,
 };
 use crate::wire::{
-    Addresses, AtomicOp, Check, Envelope, Feth, Immediate, Nonce, Number, Packet, Psn, Qpn, Tail,
-    Verdict,
+    Addresses, AtomicOp, Check, CoveredHeaders, Feth, IcrcResult, Immediate, Nonce, Number, Packet,
+    Psn, Qpn, Tail,
 };
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub fn codec(bytes: &[u8]) {
     let v4 = Addresses::V4 { src: THERE, dst: HERE };
     let v6 = Addresses::V6 { src: THERE.to_ipv6_mapped(), dst: HERE.to_ipv6_mapped() };
-    let envelope = |addresses| Envelope { addresses, source_port: 0xc000, identification: 7 };
+    let envelope = |addresses| CoveredHeaders { addresses, source_port: 0xc000, identification: 7 };
     for check in [Check::Off, Check::Weak, Check::Full] {
         for addresses in [v4, v6] {
             let _verdict = envelope(addresses).open(bytes, check);
@@ -40,15 +40,15 @@ pub fn codec(bytes: &[u8]) {
 }
 
 /// Adds an ICRC to a packet and checks it, unchanged and with one bit inverted.
-fn enclosed(envelope: Envelope, packet: &[u8]) {
+fn enclosed(envelope: CoveredHeaders, packet: &[u8]) {
     let mut datagram = packet.to_vec();
     datagram.extend(envelope.icrc(packet, &[]));
     for check in [Check::Weak, Check::Full] {
-        assert_eq!(envelope.open(&datagram, check), Some((packet, Verdict::Intact)));
+        assert_eq!(envelope.open(&datagram, check), Some((packet, IcrcResult::Intact)));
     }
     if let Addresses::V4 { .. } = envelope.addresses {
-        let other = Envelope { identification: envelope.identification ^ 0x1234, ..envelope };
-        let explained = Verdict::Explained(envelope.identification);
+        let other = CoveredHeaders { identification: envelope.identification ^ 0x1234, ..envelope };
+        let explained = IcrcResult::Explained(envelope.identification);
         assert_eq!(other.open(&datagram, Check::Weak), Some((packet, explained)));
     }
     // The ICRC selects the bit. Byte 4 of the base header is not covered.
@@ -57,7 +57,7 @@ fn enclosed(envelope: Envelope, packet: &[u8]) {
     if let Some(byte) = datagram.get_mut(at).filter(|_| at != 4) {
         *byte ^= 1 << (which % 8);
         let opened = envelope.open(&datagram, Check::Full);
-        assert!(matches!(opened, Some((_, Verdict::Damaged))), "byte {at} is not covered");
+        assert!(matches!(opened, Some((_, IcrcResult::Damaged))), "byte {at} is not covered");
     }
 }
 
@@ -223,15 +223,15 @@ impl Run {
             }
             Step::Place { payload, .. } => assert!(bytes.get(payload).is_some()),
             // Refuse a READ longer than the memory, which would be sent in full.
-            Step::Ask(Ask::Read { region, .. }) if region.len > MEMORY => {
-                self.qp.answer(Answer::Refused(Refusal::RemoteAccess));
+            Step::Ask(ResponderRequest::Read { region, .. }) if region.len > MEMORY => {
+                self.qp.answer(ResponderReply::Refused(Refusal::RemoteAccess));
             }
             Step::Ask(_) => match answer % 16 {
-                0 => self.qp.answer(Answer::Rnr),
-                1 => self.qp.answer(Answer::Refused(Refusal::RemoteAccess)),
-                2..5 => self.qp.answer(Answer::Original(7)),
+                0 => self.qp.answer(ResponderReply::Rnr),
+                1 => self.qp.answer(ResponderReply::Refused(Refusal::RemoteAccess)),
+                2..5 => self.qp.answer(ResponderReply::Original(7)),
                 5 => {}
-                _ => self.qp.answer(Answer::Accepted),
+                _ => self.qp.answer(ResponderReply::Accepted),
             },
             Step::Done | Step::Dropped(_) | Step::Original { .. } => {}
         }

@@ -24,7 +24,8 @@
 //!
 //! Results of a QP:
 //!
-//! - [`Ask`](engine::Ask), from the responder: deliver, place, allow a read, execute an atomic.
+//! - [`ResponderRequest`](engine::ResponderRequest), from the responder: deliver, place, allow a
+//!   read, execute an atomic.
 //! - [`Step::Place`](engine::Step::Place), [`Step::Original`](engine::Step::Original), from the
 //!   requester: data of our READ, the value before our atomic.
 //! - [`poll_transmit`](engine::Qp::poll_transmit): a packet to send, as header bytes and the *name*
@@ -46,15 +47,16 @@
 //!
 //! The steps of one packet:
 //!
-//! - **SEND.** [`Ask::Deliver`](engine::Ask::Deliver) for each packet, with its offset in the
-//!   message. The length of the message is unknown before its last packet. With `first` the caller
-//!   takes a receive, or answers [`Rnr`](engine::Answer::Rnr), after which the peer repeats the
-//!   request. With `last` the receive completes.
-//! - **WRITE.** [`Ask::Place`](engine::Ask::Place) for each packet. The first packet has the range
-//!   of the whole message, so the caller checks keys once, before placing any byte.
-//! - **READ.** [`Ask::Read`](engine::Ask::Read) once. Each response packet names its part of the
-//!   region ([`Payload::Region`](engine::Payload::Region)), and the bytes are read when the packet
-//!   is sent.
+//! - **SEND.** [`ResponderRequest::Deliver`](engine::ResponderRequest::Deliver) for each packet,
+//!   with its offset in the message. The length of the message is unknown before its last packet.
+//!   With `first` the caller takes a receive, or answers [`Rnr`](engine::ResponderReply::Rnr).
+//!   After `Rnr` the peer repeats the request. With `last` the receive completes.
+//! - **WRITE.** [`ResponderRequest::Place`](engine::ResponderRequest::Place) for each packet. The
+//!   first packet has the range of the whole message, so the caller checks keys once, before
+//!   placing any byte.
+//! - **READ.** [`ResponderRequest::Read`](engine::ResponderRequest::Read) once. Each response
+//!   packet names its part of the region ([`Payload::Region`](engine::Payload::Region)), and the
+//!   bytes are read when the packet is sent.
 //! - **Atomics, FLUSH, ATOMIC WRITE** execute between question and answer. Their results are saved
 //!   and repeated for duplicates, so the caller sees each request once. A repeated READ is asked
 //!   again, because adapters check its key again. If the key is gone by then, only the requester is
@@ -63,9 +65,9 @@
 //!   state.
 //!
 //! An answer may come late, after other calls. Until then further requests of that peer are dropped
-//! ([`Drop::Busy`](engine::Drop::Busy)), and the peer repeats them. The crate never copies
-//! payloads: a received payload is a range of the datagram, a sent payload is a range of a posted
-//! message.
+//! ([`DropReason::Busy`](engine::DropReason::Busy)), and the peer repeats them. The crate never
+//! copies payloads: a received payload is a range of the datagram, a sent payload is a range of a
+//! posted message.
 //!
 //! # Loss recovery
 //!
@@ -85,8 +87,8 @@
 //! standard recovery applies.
 //!
 //! Such a peer also combines an acknowledgement with a request into one packet, if the request is
-//! the only one to send ([`Along`](wire::ExtensionMessage::Along)). Two packets would take two
-//! datagrams.
+//! the only one to send ([`PiggybackedAck`](wire::ExtensionMessage::PiggybackedAck)). Two packets
+//! would take two datagrams.
 //!
 //! Further measures work with every peer. A requester sends a *probe*: it repeats the oldest
 //! unanswered packet early, after a few round trips, and then ever later. The responder

@@ -35,7 +35,7 @@ fn frame(packet: &Packet, payload: &[u8]) -> Vec<u8> {
     let mut inside = packet.emit(payload.len()).to_vec();
     inside.extend(payload);
     inside.resize(inside.len() + Packet::padding(payload.len()), 0);
-    let envelope = Envelope { addresses, source_port: SOURCE_PORT, identification: 0 };
+    let envelope = CoveredHeaders { addresses, source_port: SOURCE_PORT, identification: 0 };
     inside.extend(envelope.icrc(&inside, &[]));
     let udp_len = (8 + inside.len()) as u16;
     let ip = Grh { addresses, traffic_class: 0, hop_limit: 64, udp_len }.emit();

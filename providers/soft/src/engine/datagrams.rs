@@ -328,14 +328,14 @@ impl Outlet {
         let Some(seq) = state.room(self, adapter) else { return PutResult::Full };
         let mut body = datagram.body;
         let (carrier, count) = match datagram.inline {
-            Some(count) => (Carrier::Inline, count),
+            Some(count) => (PayloadLocation::Inline, count),
             None => {
                 let Some(chunk) = adapter.chunks.take() else { return PutResult::Full };
                 let Some(there) = adapter.view.chunk(chunk) else { return PutResult::Done };
                 state.lent.push_back((seq, chunk));
                 fill(there);
                 body[2] = halves(chunk, 0);
-                (Carrier::Chunk, 0)
+                (PayloadLocation::Chunk, 0)
             }
         };
         let head = Head {

@@ -12,19 +12,19 @@ use super::objects::qp::Qp;
 use super::regions::{CheckedLkey, LOCAL_WRITE};
 use abi::*;
 use soft_local::shm::layout::CHUNK_BYTES;
-use soft_local::shm::slot::{SEND_INLINE, Short};
+use soft_local::shm::slot::{SEND_INLINE, ShortHead};
 use soft_semantics::completion::{Cqe, PushOutcome};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 /// Immediate data of a completion, and its flag.
 #[inline]
-fn imm_of(head: Short) -> (u32, u32) {
+fn imm_of(head: ShortHead) -> (u32, u32) {
     head.imm().map_or((0, 0), |imm| (imm, IBV_WC_WITH_IMM))
 }
 
 #[inline]
-fn received(qp: &Qp, head: Short, wr_id: u64, byte_len: u32) -> Cqe {
+fn received(qp: &Qp, head: ShortHead, wr_id: u64, byte_len: u32) -> Cqe {
     let (imm, wc_flags) = imm_of(head);
     Cqe {
         wr_id,
@@ -43,7 +43,7 @@ impl Responder {
     /// The life word of the sender, if the sender of a slot with this `head` is the peer and its
     /// messages still count.
     #[inline]
-    fn sender_life(&self, qp: &Qp, link: &Link, head: Short) -> Option<u64> {
+    fn sender_life(&self, qp: &Qp, link: &Link, head: ShortHead) -> Option<u64> {
         // Loaded after the slot: see `Link::may_send`.
         let life = link.life();
         let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
@@ -107,7 +107,7 @@ impl Responder {
 
     /// Serves the message at the head of the ring if a chunk carries all its bytes. During the copy
     /// only the responder lock is held.
-    pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: Short) -> bool {
+    pub(super) fn serve_chunked(&mut self, qp: &Qp, link: &Link, head: ShortHead) -> bool {
         let Some(pair) = qp.pair() else { return false };
         if !head.is_chunked() || !self.inbound.has_no_message() {
             return false;

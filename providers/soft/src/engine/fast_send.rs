@@ -12,7 +12,7 @@ use super::regions::CheckedLkey;
 use abi::*;
 use soft_local::shm::layout::RING_SLOTS;
 use soft_local::shm::ring::Ring;
-use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, Short};
+use soft_local::shm::slot::{BounceBuffer, SEND_INLINE, ShortHead};
 use soft_memory::Range;
 use soft_semantics::state::QpState;
 
@@ -39,7 +39,7 @@ impl ShortSend {
 
     /// The head of slot `seq`, from the fields that all slots of a list share.
     #[inline(always)]
-    fn head(self, common: Short, seq: u32, len: usize) -> Short {
+    fn head(self, common: ShortHead, seq: u32, len: usize) -> ShortHead {
         let imm = (self.opcode == IBV_WR_SEND_WITH_IMM).then_some(self.imm);
         common.with(seq, len, imm, self.flags & IBV_SEND_SOLICITED != 0)
     }
@@ -58,9 +58,9 @@ pub(crate) struct FastSend<'a> {
     /// Requests that still fit into both the send queue and the ring.
     room: usize,
     /// The first slot and its bytes, until the slot is published.
-    unpublished_first: Option<(Short, [u8; SEND_INLINE])>,
+    unpublished_first: Option<(ShortHead, [u8; SEND_INLINE])>,
     /// Head fields common to all slots of the list; set with the first request.
-    common_head: Option<Short>,
+    common_head: Option<ShortHead>,
     /// The region of the last lkey, kept as a cache.
     region: CheckedLkey,
 }
@@ -123,7 +123,7 @@ impl Requester {
             self.inline_source(sge)
         };
         let Some(from) = from else { return false };
-        let head = Short::from(qp.qpn, qp.acks.piggyback());
+        let head = ShortHead::from(qp.qpn, qp.acks.piggyback());
         let head = send.head(head, self.ring.next, len);
         if !ring.fill(head, from) {
             return false;
@@ -248,8 +248,8 @@ impl FastSend<'_> {
     }
 
     #[inline]
-    fn head(&mut self, send: ShortSend, seq: u32, len: usize) -> Short {
-        let first = || Short::from(self.qp.qpn, self.qp.acks.piggyback());
+    fn head(&mut self, send: ShortSend, seq: u32, len: usize) -> ShortHead {
+        let first = || ShortHead::from(self.qp.qpn, self.qp.acks.piggyback());
         let same = *self.common_head.get_or_insert_with(first);
         send.head(same, seq, len)
     }

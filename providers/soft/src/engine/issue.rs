@@ -47,7 +47,7 @@ enum Direct {
 pub(super) struct SlotHead {
     pub(super) op: Op,
     pub(super) flags: u8,
-    pub(super) carrier: Carrier,
+    pub(super) carrier: PayloadLocation,
     pub(super) count: u8,
     pub(super) imm: u32,
 }
@@ -188,7 +188,7 @@ impl Requester {
                 let head = SlotHead {
                     op: Op::Send,
                     flags: FIRST | last,
-                    carrier: Carrier::Inline,
+                    carrier: PayloadLocation::Inline,
                     count: total as u8,
                     imm,
                 };
@@ -218,7 +218,8 @@ impl Requester {
             let end = offset + len == total;
             let flags = first | if end { last } else { 0 };
             let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
-            let head = SlotHead { op: Op::Send, flags, carrier: Carrier::Chunk, count: 0, imm };
+            let head =
+                SlotHead { op: Op::Send, flags, carrier: PayloadLocation::Chunk, count: 0, imm };
             self.put(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
@@ -251,7 +252,7 @@ impl Requester {
             let head = SlotHead {
                 op: Op::Send,
                 flags,
-                carrier: Carrier::Attach,
+                carrier: PayloadLocation::Attach,
                 count: items.len() as u8,
                 imm,
             };
@@ -263,8 +264,13 @@ impl Requester {
                 base.part(i * size_of_val(&words), size_of_val(&words)).put(bytes_of(&words));
             }
             let body = [halves(chunk, items.len() as u32), u64::from(total)];
-            let head =
-                SlotHead { op: Op::Send, flags, carrier: Carrier::AttachList, count: 0, imm };
+            let head = SlotHead {
+                op: Op::Send,
+                flags,
+                carrier: PayloadLocation::AttachList,
+                count: 0,
+                imm,
+            };
             self.put(qp, link, &head, &body);
         }
         self.published(n)
@@ -368,7 +374,7 @@ impl Requester {
         let head = SlotHead {
             op: Op::Fault,
             flags: FIRST | LAST | if immediate { IMM } else { 0 },
-            carrier: Carrier::Inline,
+            carrier: PayloadLocation::Inline,
             count: 0,
             imm: nak as u32,
         };
@@ -391,8 +397,13 @@ impl Requester {
             ControlFlow::Break(Direct::Done) if last & IMM != 0 => {
                 let body = [remote.addr, halves(remote.rkey, total as u32)];
                 let flags = FIRST | PLACED | last;
-                let head =
-                    SlotHead { op: Op::Write, flags, carrier: Carrier::Inline, count: 0, imm };
+                let head = SlotHead {
+                    op: Op::Write,
+                    flags,
+                    carrier: PayloadLocation::Inline,
+                    count: 0,
+                    imm,
+                };
                 self.put(qp, link, &head, &body);
                 return self.published(n);
             }
@@ -410,7 +421,7 @@ impl Requester {
                 if !ranges.gather_bytes(0, &mut bytes_of_mut(&mut body[2..])[..total]) {
                     return self.failed(n, IBV_WC_LOC_PROT_ERR);
                 }
-                (total, (Carrier::Inline, total as u8))
+                (total, (PayloadLocation::Inline, total as u8))
             } else {
                 let Some((chunk, base)) = self.lend(qp, None) else { return false };
                 let len = (total - offset).min(CHUNK_BYTES);
@@ -418,7 +429,7 @@ impl Requester {
                     return self.unlend(qp, n);
                 }
                 body[2] = halves(chunk, total as u32);
-                (len, (Carrier::Chunk, 0))
+                (len, (PayloadLocation::Chunk, 0))
             };
             body[1] = halves(remote.rkey, len as u32);
             let end = offset + len == total;
@@ -459,7 +470,8 @@ impl Requester {
             let flags = first | if end { LAST } else { 0 };
             let addr = remote.addr.wrapping_add(offset as u64);
             let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
-            let head = SlotHead { op: Op::Read, flags, carrier: Carrier::Chunk, count: 0, imm: 0 };
+            let head =
+                SlotHead { op: Op::Read, flags, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
             self.put(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
@@ -537,7 +549,7 @@ impl Requester {
             return false;
         }
         let flags = FIRST | LAST;
-        let head = SlotHead { op, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
+        let head = SlotHead { op, flags, carrier: PayloadLocation::Inline, count: 0, imm: 0 };
         self.put(qp, link, &head, body);
         self.published(n)
     }
@@ -577,7 +589,8 @@ impl Requester {
         };
         let op = if swaps { Op::CompareSwap } else { Op::FetchAdd };
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
-        let head = SlotHead { op, flags: FIRST | LAST, carrier: Carrier::Chunk, count: 0, imm: 0 };
+        let head =
+            SlotHead { op, flags: FIRST | LAST, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
         self.put(qp, link, &head, &body);
         self.ring.responses_due += 1;
         self.published(n)

@@ -351,10 +351,10 @@ impl Responder {
             return Verdict::Refuse(Nak::InvalidRd);
         }
         let total = match head.carrier {
-            Carrier::Inline => usize::from(head.count),
+            PayloadLocation::Inline => usize::from(head.count),
             // `Inbound::send` checks the length against the receive.
-            Carrier::Chunk | Carrier::AttachList => body.low(1).as_said() as usize,
-            Carrier::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
+            PayloadLocation::Chunk | PayloadLocation::AttachList => body.low(1).as_said() as usize,
+            PayloadLocation::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
         };
         let headers = Headers {
             first: head.has(FIRST),
@@ -405,11 +405,11 @@ impl Responder {
         let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
             _ if head.has(PLACED) => None,
-            Carrier::Inline if len <= ADDRESSED_INLINE => {
+            PayloadLocation::Inline if len <= ADDRESSED_INLINE => {
                 // SAFETY: the words belong to the body held by the caller, and are only read.
                 Some(unsafe { Range::new(body.bytes(2).as_ptr().cast_mut(), len) })
             }
-            Carrier::Chunk if len <= CHUNK_BYTES => {
+            PayloadLocation::Chunk if len <= CHUNK_BYTES => {
                 match body.low(2).check(|chunk| chunk_of(&link.view, chunk)) {
                     Some(chunk) => Some(chunk.first(len)),
                     None => return self.inbound.reject(qp, Nak::Invalid),
@@ -418,7 +418,7 @@ impl Responder {
             _ => return self.inbound.reject(qp, Nak::Invalid),
         };
         let total = match head.carrier {
-            Carrier::Chunk => body.high(2).as_said() as usize,
+            PayloadLocation::Chunk => body.high(2).as_said() as usize,
             _ => len,
         };
         self.inbound.write(qp, &Headers { total, ..*headers }, remote, len, source)
@@ -475,7 +475,7 @@ struct SlotSource<'a> {
 
 /// The local QP that sent a piece naming memory of its sender.
 fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
-    let offers = matches!(head.carrier, Carrier::Attach | Carrier::AttachList);
+    let offers = matches!(head.carrier, PayloadLocation::Attach | PayloadLocation::AttachList);
     if !offers || !link.peer.is_self {
         return None;
     }
@@ -501,7 +501,7 @@ impl SlotSource<'_> {
     fn check_sender(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
         let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
-        if self.head.carrier != Carrier::Inline && !sends() {
+        if self.head.carrier != PayloadLocation::Inline && !sends() {
             Err(Errno::ESTALE)
         } else if brought.is_err() && link.peer.is_dead() {
             Err(Errno::ESRCH)
@@ -514,22 +514,22 @@ impl SlotSource<'_> {
     fn copy_start(&self, ranges: &Ranges) -> Result<usize, Errno> {
         let Self { link, head, body, .. } = *self;
         match head.carrier {
-            Carrier::Inline => {
+            PayloadLocation::Inline => {
                 let len = usize::from(head.count).min(ranges.total());
                 placed(ranges.scatter_bytes(0, body.bytes(0).get(..len).unwrap_or_default()), len)
             }
-            Carrier::Chunk => {
+            PayloadLocation::Chunk => {
                 let len = body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?;
                 let len = len.min(ranges.total());
                 let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
                 placed(ranges.scatter(0, chunk.first(len)), len)
             }
-            Carrier::Attach | Carrier::AttachList if link.peer.is_self => {
+            PayloadLocation::Attach | PayloadLocation::AttachList if link.peer.is_self => {
                 let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
                 self.copy_offer(ranges, own.total().min(ranges.total()))
             }
-            Carrier::Attach | Carrier::AttachList => {
+            PayloadLocation::Attach | PayloadLocation::AttachList => {
                 let mut left = ranges.total();
                 let mut there = self.offered_ranges()?;
                 there.retain(|range| {
@@ -555,7 +555,7 @@ impl SlotSource<'_> {
     /// The memory of another process that the slot names.
     fn offered_ranges(&self) -> Result<ArrayVec<IoVec, MAX_SGE>, Errno> {
         let Self { link, head, body, .. } = *self;
-        if head.carrier == Carrier::Attach {
+        if head.carrier == PayloadLocation::Attach {
             let lens = [body.low(3), body.high(3), body.low(4)];
             // Addresses of the other process, checked by the kernel.
             let range = |(at, len)| IoVec::new(body.word(at).as_said(), len as usize);
@@ -583,12 +583,12 @@ impl SlotSource<'_> {
             if offset + len <= total { Ok(len) } else { Err(Errno::EPROTO) }
         };
         match head.carrier {
-            Carrier::Inline => {
+            PayloadLocation::Inline => {
                 let len = fits(usize::from(head.count))?;
                 let bytes = body.bytes(0).get(..len).unwrap_or_default();
                 placed(ranges.scatter_bytes(offset, bytes), len)
             }
-            Carrier::Chunk => {
+            PayloadLocation::Chunk => {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
                 let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
@@ -603,8 +603,10 @@ impl SlotSource<'_> {
             }
             // An offer covers a whole message. Together with earlier pieces the message would
             // exceed its announced length.
-            Carrier::Attach | Carrier::AttachList if offset > 0 => Err(Errno::EPROTO),
-            Carrier::Attach | Carrier::AttachList => self.fetch(ranges, total),
+            PayloadLocation::Attach | PayloadLocation::AttachList if offset > 0 => {
+                Err(Errno::EPROTO)
+            }
+            PayloadLocation::Attach | PayloadLocation::AttachList => self.fetch(ranges, total),
         }
     }
 

@@ -78,10 +78,10 @@ pub(super) fn deliver(adapter: &Adapter, inlet: &Inlet, head: &Head, body: &Body
     let routed = packet != 0;
     let Some(len) = body.low(1).at_most(MTU as usize) else { return false };
     let source = match head.carrier {
-        Carrier::Inline if len <= ADDRESSED_INLINE && !routed => {
+        PayloadLocation::Inline if len <= ADDRESSED_INLINE && !routed => {
             DatagramBytes::Slot(body.bytes(2).get(..len).unwrap_or_default())
         }
-        Carrier::Chunk => match body.low(2).check(|chunk| chunk_of(&inlet.view, chunk)) {
+        PayloadLocation::Chunk => match body.low(2).check(|chunk| chunk_of(&inlet.view, chunk)) {
             Some(chunk) => DatagramBytes::Chunk(chunk.first(if routed { GRH + len } else { len })),
             None => return false,
         },

@@ -17,7 +17,7 @@ use super::objects::holder::PeerState;
 use super::objects::qp::Qp;
 use super::objects::xrc::{DomainId, domain_of_srq};
 use soft_local::shm::layout::split_qpn;
-use soft_local::shm::slot::{Carrier, FIRST, LAST, Op};
+use soft_local::shm::slot::{FIRST, LAST, Op, PayloadLocation};
 use std::time::{Duration, Instant};
 
 /// Time after which a request for a stand-in is sent again.
@@ -93,7 +93,8 @@ impl Requester {
             return false;
         }
         let flags = FIRST | LAST;
-        let head = SlotHead { op: Op::Address, flags, carrier: Carrier::Inline, count: 0, imm: 0 };
+        let head =
+            SlotHead { op: Op::Address, flags, carrier: PayloadLocation::Inline, count: 0, imm: 0 };
         self.put(qp, link, &head, &[u64::from(number)]);
         self.ring.named_srq = number;
         true

@@ -3,7 +3,7 @@
 mod segments;
 
 use soft_local::fabric;
-use soft_local::shm::slot::{Carrier, Head, Op, SEND_INLINE, Short};
+use soft_local::shm::slot::{Head, Op, PayloadLocation, SEND_INLINE, ShortHead};
 use soft_memory::foreign::tells_mapping;
 use soft_semantics::faults;
 use soft_semantics::frames::{
@@ -28,15 +28,15 @@ pub fn slot(data: &[u8]) {
         assert_eq!(head.emit(), words, "every bit of a head means something");
     }
     // The fast path and the general path decode the same values.
-    let short = Short(words);
+    let short = ShortHead(words);
     if short.is_one() && short.len() <= SEND_INLINE {
         let head = head.expect("a short one is one");
-        assert_eq!((head.op, head.carrier), (Op::Send, Carrier::Inline));
+        assert_eq!((head.op, head.carrier), (Op::Send, PayloadLocation::Inline));
         assert_eq!((usize::from(head.count), head.seq), (short.len(), short.seq()));
         assert_eq!((head.src_qpn, head.ack), (short.src_qpn(), short.ack()));
     }
     if short.is_chunked() {
-        assert_eq!(head.map(|head| head.carrier), Some(Carrier::Chunk));
+        assert_eq!(head.map(|head| head.carrier), Some(PayloadLocation::Chunk));
     }
 }
 

@@ -10,9 +10,9 @@ use super::wire::HostWire;
 use crate::config;
 use crate::engine::objects::served_by::ServedBy;
 use crate::packet_sink;
-use ferroverbs_net::{Ecn, Receiver, Run};
+use ferroverbs_net::{DatagramRun, Ecn, Receiver};
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, Envelope, Qpn};
+use ferroverbs_roce::wire::{Addresses, CoveredHeaders, Qpn};
 use soft_local::shm::layout::split_qpn;
 use std::sync::atomic::Ordering;
 
@@ -77,7 +77,7 @@ impl<P: Process> Dispatcher<'_, P> {
 
     /// Delivers consecutive packets of one sender, from one datagram or several. The locks of a QP
     /// are taken once for all of them, and one acknowledgement covers all of them.
-    fn receive_run(&self, run: &mut Run<'_, '_>) {
+    fn receive_run(&self, run: &mut DatagramRun<'_, '_>) {
         let &Self { wire, process, round: Round { sockets, .. } } = self;
         let datagram = run.first;
         if wire.steering().handle_probe(sockets, &datagram) {
@@ -95,7 +95,7 @@ impl<P: Process> Dispatcher<'_, P> {
         let source_port = datagram.from.port();
         let sender = SenderKey::of(addresses, source_port).filter(|_| is_whole);
         let expected = wire.expected_ip_id().of(sender);
-        let envelope = Envelope { addresses, source_port, identification: expected };
+        let envelope = CoveredHeaders { addresses, source_port, identification: expected };
         let congested = datagram.ecn() == Ecn::Congested;
         let (traffic_class, hop_limit) = (datagram.traffic_class, datagram.hop_limit);
         let mut packets = IntactPackets {

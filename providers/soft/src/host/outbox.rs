@@ -5,8 +5,8 @@ use super::connection::PeerRoute;
 use super::counters::{ProcessCounter, WireCounters};
 use crate::packet_sink::{self, PacketMetadata};
 use cface::sync::{Mutex, MutexGuard};
-use ferroverbs_net::{Cut, DATAGRAM, Ecn, Lane, Sender, Target};
-use ferroverbs_roce::wire::{Envelope, HeadBytes, ICRC_LEN};
+use ferroverbs_net::{CombinedPackets, DATAGRAM, Ecn, Lane, Sender, Target};
+use ferroverbs_roce::wire::{CoveredHeaders, HeadBytes, ICRC_LEN};
 use soft_semantics::impairment::{ImpairmentEffect, ImpairmentSequence};
 use std::io;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ pub(super) struct Outbox {
     used: usize,
     packets: Vec<Packet>,
     /// Lengths of the packets that go into the last datagram.
-    cut: Cut,
+    cut: CombinedPackets,
     /// Routes of the packets. Consecutive packets to the same peer share one entry.
     routes: Vec<Arc<PeerRoute>>,
     counters: WireCounters,
@@ -173,7 +173,7 @@ impl Outbox {
             store: vec![0; BUFFER_BYTES].into(),
             used: 0,
             packets: Vec::with_capacity(MAX_PACKETS),
-            cut: Cut::default(),
+            cut: CombinedPackets::default(),
             routes: Vec::with_capacity(MAX_PACKETS),
             counters,
             impairments: crate::config::weather().map(|impairments| {
@@ -216,7 +216,7 @@ impl Outbox {
         // A flushed datagram takes no further packet.
         match joins && start > 0 {
             true => self.cut.push(whole + ICRC_LEN),
-            false => self.cut = Cut::of(whole + ICRC_LEN),
+            false => self.cut = CombinedPackets::of(whole + ICRC_LEN),
         }
         self.packets.push(Packet { route, ecn, start, len: whole });
         self.used += whole + ICRC_LEN;
@@ -365,7 +365,7 @@ impl Packet {
 fn write_icrc(bytes: &mut [u8], peer_route: &PeerRoute, identification: u16) {
     let Some((packet, icrc)) = bytes.split_last_chunk_mut::<ICRC_LEN>() else { return };
     let (addresses, source_port) = (peer_route.addresses, peer_route.path.source_port());
-    let envelope = Envelope { addresses, source_port, identification };
+    let envelope = CoveredHeaders { addresses, source_port, identification };
     *icrc = envelope.icrc(packet, &[]);
     if let Some(sink) = packet_sink::installed() {
         let Target { traffic_class, hop_limit, .. } = *peer_route.path.target();

@@ -3,7 +3,9 @@
 #![forbid(unsafe_code)]
 
 use crate::packet_sink::{PacketMetadata, PacketSink};
-use ferroverbs_roce::wire::{Addresses, Check, Envelope, ICRC_LEN, Qpn, Verdict, dest_qpn};
+use ferroverbs_roce::wire::{
+    Addresses, Check, CoveredHeaders, ICRC_LEN, IcrcResult, Qpn, dest_qpn,
+};
 use soft_local::shm::layout::split_qpn;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -46,7 +48,7 @@ pub(super) struct IntactPackets<'a, I> {
     pub(super) rest: I,
     /// The expected envelope of the next packet. A kernel that cuts a datagram numbers the
     /// segments, so the identification of a segment predicts the next one.
-    pub(super) envelope: Envelope,
+    pub(super) envelope: CoveredHeaders,
     pub(super) damaged: &'a AtomicU64,
     /// The packet sink gets the packets for this process, whose slot is `slot`.
     pub(super) sink: Option<PacketSink>,
@@ -62,13 +64,13 @@ impl<I> IntactPackets<'_, I> {
     fn verify<'p>(&self, datagram: &'p [u8]) -> Option<(&'p [u8], u16)> {
         let expected = self.envelope.identification;
         for identification in [Some(expected), (expected != 0).then_some(0)].into_iter().flatten() {
-            let envelope = Envelope { identification, ..self.envelope };
-            if let (packet, Verdict::Intact) = envelope.open(datagram, Check::Full)? {
+            let envelope = CoveredHeaders { identification, ..self.envelope };
+            if let (packet, IcrcResult::Intact) = envelope.open(datagram, Check::Full)? {
                 return Some((packet, identification));
             }
         }
         match self.envelope.open(datagram, Check::Weak)? {
-            (packet, Verdict::Explained(number)) => Some((packet, number)),
+            (packet, IcrcResult::Explained(number)) => Some((packet, number)),
             _ => None,
         }
     }
@@ -82,7 +84,7 @@ impl<I> IntactPackets<'_, I> {
             && (is_own || qpn == Qpn::MULTICAST || qpn == Qpn::GSI)
         {
             let (traffic_class, hop_limit) = (self.traffic_class, self.hop_limit);
-            let envelope = Envelope { identification, ..self.envelope };
+            let envelope = CoveredHeaders { identification, ..self.envelope };
             sink.report(
                 packet,
                 *icrc,

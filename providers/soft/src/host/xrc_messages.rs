@@ -9,7 +9,7 @@
 //! all requests share; the conversions `fields_of` and `ask_of`; tests. No state, no lock.
 #![forbid(unsafe_code)]
 
-use ferroverbs_roce::engine::Ask;
+use ferroverbs_roce::engine::ResponderRequest;
 use ferroverbs_roce::wire::{Atomic, AtomicOp, Feth, Immediate, Number, Reth, Tail};
 use soft_semantics::inbound::{Nak, Verdict};
 use std::ops::Range;
@@ -25,7 +25,7 @@ pub(crate) struct SrqRequest {
     /// The shared receive queue.
     pub(crate) srqn: u32,
     /// The operation. Ranges refer to the frame of the message.
-    pub(crate) ask: Ask,
+    pub(crate) ask: ResponderRequest,
 }
 
 /// The result of an operation.
@@ -206,9 +206,9 @@ fn take_bytes<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 }
 
 /// The fields of an operation, and the range of its payload.
-fn fields_of(ask: &Ask) -> (RequestFields, Option<Range<usize>>) {
+fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
     match ask {
-        Ask::Deliver { offset, payload, first, last, solicited, .. } => {
+        ResponderRequest::Deliver { offset, payload, first, last, solicited, .. } => {
             let (kind, tail) = match last {
                 Some(Tail::Immediate(data)) => (IMMEDIATE, u32::from_ne_bytes(data.bytes())),
                 Some(Tail::Invalidate(rkey)) => (INVALIDATE, *rkey),
@@ -225,7 +225,7 @@ fn fields_of(ask: &Ask) -> (RequestFields, Option<Range<usize>>) {
             };
             (fields, Some(payload.clone()))
         }
-        Ask::Place { region, offset, payload, first, last, solicited, .. } => {
+        ResponderRequest::Place { region, offset, payload, first, last, solicited, .. } => {
             let immediate = last.flatten();
             let ends = flag(*first, FIRST) | flag(last.is_some(), LAST);
             let flags = ends | flag(*solicited, SOLICITED) | flag(immediate.is_some(), IMMEDIATE);
@@ -237,8 +237,8 @@ fn fields_of(ask: &Ask) -> (RequestFields, Option<Range<usize>>) {
             };
             (fields, Some(payload.clone()))
         }
-        Ask::Read { region, .. } => (RequestFields::region(READ, 0, region), None),
-        Ask::Atomic(Atomic { va, rkey, op }) => {
+        ResponderRequest::Read { region, .. } => (RequestFields::region(READ, 0, region), None),
+        ResponderRequest::Atomic(Atomic { va, rkey, op }) => {
             let (kind, operands) = match *op {
                 AtomicOp::CompareSwap { compare, swap } => (SWAP, [compare, swap]),
                 AtomicOp::FetchAdd { add } => (ADD, [add, 0]),
@@ -248,29 +248,29 @@ fn fields_of(ask: &Ask) -> (RequestFields, Option<Range<usize>>) {
                 None,
             )
         }
-        Ask::Flush { how, region } => {
+        ResponderRequest::Flush { how, region } => {
             let flags = flag(how.whole_region, WHOLE)
                 | flag(how.global, GLOBAL)
                 | flag(how.persistent, PERSISTENT);
             (RequestFields::region(FLUSH, flags, region), None)
         }
-        Ask::AtomicWrite { region, payload } => {
+        ResponderRequest::AtomicWrite { region, payload } => {
             (RequestFields::region(STORE, 0, region), Some(payload.clone()))
         }
         // UD names no queue.
-        Ask::Datagram { .. } => (RequestFields::default(), None),
+        ResponderRequest::Datagram { .. } => (RequestFields::default(), None),
     }
 }
 
 /// The operation of the fields.
-fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<Ask> {
+fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<ResponderRequest> {
     let srq = Some(srq);
     let (first, solicited, offset) = (fields.has(FIRST), fields.has(SOLICITED), fields.offset);
     let region = fields.reth();
     Some(match fields.kind {
         DELIVER => {
             let last = fields.has(LAST).then(|| fields.tail());
-            Ask::Deliver { srq, offset, payload, first, last, solicited }
+            ResponderRequest::Deliver { srq, offset, payload, first, last, solicited }
         }
         PLACE => {
             let immediate = match fields.tail() {
@@ -278,16 +278,16 @@ fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<
                 Tail::Invalidate(_) | Tail::Plain => None,
             };
             let last = fields.has(LAST).then_some(immediate);
-            Ask::Place { srq, region, offset, payload, first, last, solicited }
+            ResponderRequest::Place { srq, region, offset, payload, first, last, solicited }
         }
-        READ => Ask::Read { read: 0, region, again: false },
+        READ => ResponderRequest::Read { read: 0, region, again: false },
         SWAP | ADD => {
             let [compare, swap] = fields.operands;
             let op = match fields.kind {
                 SWAP => AtomicOp::CompareSwap { compare, swap },
                 _ => AtomicOp::FetchAdd { add: compare },
             };
-            Ask::Atomic(Atomic { va: fields.va, rkey: fields.rkey, op })
+            ResponderRequest::Atomic(Atomic { va: fields.va, rkey: fields.rkey, op })
         }
         FLUSH => {
             let how = Feth {
@@ -295,9 +295,9 @@ fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<
                 global: fields.has(GLOBAL),
                 persistent: fields.has(PERSISTENT),
             };
-            Ask::Flush { how, region }
+            ResponderRequest::Flush { how, region }
         }
-        STORE => Ask::AtomicWrite { region, payload },
+        STORE => ResponderRequest::AtomicWrite { region, payload },
         _ => return None,
     })
 }
@@ -310,29 +310,29 @@ mod tests {
     const FRAME_HEADER_LEN: usize = 3;
     const PACKET: [u8; 20] = *b"headers and a load..";
 
-    fn asks() -> Vec<Ask> {
+    fn asks() -> Vec<ResponderRequest> {
         let srq = Some(Number::new(0x12_3456));
         let region = Reth { va: u64::MAX - 5, rkey: 0x8000_0001, len: u32::MAX };
         let data = Immediate::new([1, 2, 3, 4]);
         let payload = 12..20;
         let mut asks = vec![
-            Ask::Read { read: 0, region, again: false },
-            Ask::AtomicWrite { region, payload: payload.clone() },
+            ResponderRequest::Read { read: 0, region, again: false },
+            ResponderRequest::AtomicWrite { region, payload: payload.clone() },
         ];
         for op in [
             AtomicOp::CompareSwap { compare: 1, swap: u64::MAX },
             AtomicOp::FetchAdd { add: 1 << 63 },
         ] {
-            asks.push(Ask::Atomic(Atomic { va: 8, rkey: 9, op }));
+            asks.push(ResponderRequest::Atomic(Atomic { va: 8, rkey: 9, op }));
         }
         for bits in 0..8 {
             let [one, two, three] = [1, 2, 4].map(|bit| bits & bit != 0);
             let how = Feth { whole_region: one, global: two, persistent: three };
-            asks.push(Ask::Flush { how, region });
+            asks.push(ResponderRequest::Flush { how, region });
             for tail in [Tail::Plain, Tail::Immediate(data), Tail::Invalidate(77)] {
                 let last = two.then_some(tail);
                 let (payload, offset) = (payload.clone(), 1 << 31);
-                asks.push(Ask::Deliver {
+                asks.push(ResponderRequest::Deliver {
                     srq,
                     offset,
                     payload,
@@ -344,7 +344,7 @@ mod tests {
             for immediate in [None, Some(data)] {
                 let last = two.then_some(immediate);
                 let payload = payload.clone();
-                asks.push(Ask::Place {
+                asks.push(ResponderRequest::Place {
                     srq,
                     region,
                     offset: 7,
@@ -359,10 +359,10 @@ mod tests {
     }
 
     /// The operation with ranges in the frame instead of `PACKET`.
-    fn shifted(mut ask: Ask) -> Ask {
-        if let Ask::Deliver { payload, .. }
-        | Ask::Place { payload, .. }
-        | Ask::AtomicWrite { payload, .. } = &mut ask
+    fn shifted(mut ask: ResponderRequest) -> ResponderRequest {
+        if let ResponderRequest::Deliver { payload, .. }
+        | ResponderRequest::Place { payload, .. }
+        | ResponderRequest::AtomicWrite { payload, .. } = &mut ask
         {
             *payload = FRAME_HEADER_LEN + REQUEST_HEADER_LEN
                 ..FRAME_HEADER_LEN + REQUEST_HEADER_LEN + payload.len();
@@ -384,7 +384,7 @@ mod tests {
             let got = SrqRequest::parse(&frame, FRAME_HEADER_LEN).expect("it makes sense");
             let installed = SrqRequest { ask: shifted(request.ask.clone()), ..request.clone() };
             assert_eq!(got, installed);
-            if let Ask::Deliver { payload, .. } = got.ask {
+            if let ResponderRequest::Deliver { payload, .. } = got.ask {
                 assert_eq!(&frame[payload], b"a load..");
             }
             for len in 0..FRAME_HEADER_LEN + REQUEST_HEADER_LEN {

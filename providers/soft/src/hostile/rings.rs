@@ -33,8 +33,12 @@ const OPS: [Op; 15] = [
     Op::XrcBroke,
 ];
 
-const CARRIERS: [Carrier; 4] =
-    [Carrier::Inline, Carrier::Chunk, Carrier::Attach, Carrier::AttachList];
+const CARRIERS: [PayloadLocation; 4] = [
+    PayloadLocation::Inline,
+    PayloadLocation::Chunk,
+    PayloadLocation::Attach,
+    PayloadLocation::AttachList,
+];
 
 impl Attacker {
     /// Sends pieces to a QP connected to an own QP: correct messages except for random changes.
@@ -108,7 +112,7 @@ impl Attacker {
         let chunk = self.random.below(32) as u32;
         let len = self.random.below(2049) as u32;
         let mut flags = FIRST | LAST;
-        let (mut carrier, mut count) = (Carrier::Inline, 0);
+        let (mut carrier, mut count) = (PayloadLocation::Inline, 0);
         let region = self.random.of(&victim.regions);
         let op = match (region, self.random.below(6)) {
             (Some(region), kind @ 3..) => {
@@ -117,7 +121,7 @@ impl Attacker {
                 body[0] = addr & !7;
                 body[1] = halves(region.rkey, most as u32);
                 body[2] = halves(chunk, 0);
-                carrier = Carrier::Chunk;
+                carrier = PayloadLocation::Chunk;
                 match kind {
                     3 => Op::Write,
                     4 => Op::Read,
@@ -133,12 +137,12 @@ impl Attacker {
                 Op::Send
             }
             (_, 1) => {
-                carrier = Carrier::Chunk;
+                carrier = PayloadLocation::Chunk;
                 (body[0], body[1]) = (halves(chunk, len), u64::from(len));
                 Op::Send
             }
             _ => {
-                (carrier, count) = (Carrier::Attach, 1);
+                (carrier, count) = (PayloadLocation::Attach, 1);
                 body[0] = self.view.chunk(chunk).map_or(0, |chunk| chunk.address());
                 (body[3], body[4]) = (u64::from(len), halves(0, len));
                 Op::Send
@@ -179,11 +183,11 @@ impl Attacker {
         let ack = self.sent_to_us(target).wrapping_add(self.random.below(4) as u32);
         let ack = if self.random.one_in(8) { self.random.next() as u32 } else { ack };
         let count = self.random.below(49) as u8;
-        let count = if carrier == Carrier::Attach { count % 4 } else { count };
+        let count = if carrier == PayloadLocation::Attach { count % 4 } else { count };
         let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack };
         let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
         match (op, carrier) {
-            (Op::Send, Carrier::Attach) => {
+            (Op::Send, PayloadLocation::Attach) => {
                 for word in &mut body[..3] {
                     *word = self.address(victim);
                 }
@@ -193,7 +197,7 @@ impl Attacker {
                 body[3] = halves(lens[0], lens[1]);
                 body[4] = halves(lens[2], total);
             }
-            (Op::Send, Carrier::Chunk | Carrier::AttachList) => {
+            (Op::Send, PayloadLocation::Chunk | PayloadLocation::AttachList) => {
                 let chunk = self.own_chunk(victim);
                 let len = self.length();
                 let total =
@@ -212,7 +216,7 @@ impl Attacker {
                 let len = self.length();
                 let atomic = matches!(op, Op::CompareSwap | Op::FetchAdd);
                 body[1] = halves(rkey, if atomic { chunk } else { len });
-                if !atomic && carrier != Carrier::Inline {
+                if !atomic && carrier != PayloadLocation::Inline {
                     body[2] = halves(chunk, 0);
                 }
             }
@@ -307,7 +311,7 @@ impl Attacker {
             _ => qpn(self.slot(), self.random.below(16)),
         };
         let count = self.random.below(49) as u8;
-        let count = if carrier == Carrier::Attach { count % 4 } else { count };
+        let count = if carrier == PayloadLocation::Attach { count % 4 } else { count };
         let imm = self.random.nasty() as u32;
         let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack: 0 };
         let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
@@ -322,7 +326,7 @@ impl Attacker {
                     if self.random.one_in(2) { 0x1111_1111 } else { self.random.next() as u32 };
                 body[0] = halves(to, qkey);
                 body[1] = halves(len, [0, 9, 10, self.random.next() as u32][self.random.below(4)]);
-                if carrier != Carrier::Inline {
+                if carrier != PayloadLocation::Inline {
                     body[2] = halves(self.own_chunk(victim), 0);
                 }
             }

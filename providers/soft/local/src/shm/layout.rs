@@ -413,7 +413,7 @@ pub struct Job {
     /// The first address of the operation at the target, as named by the request.
     pub addr: Owned<AtomicU64>,
     /// The range of each piece in the owner's memory.
-    pub parts: [Part; JOB_PIECES],
+    pub parts: [CopyRange; JOB_PIECES],
 }
 
 /// A range of the owner's memory behind the owner's witness (`soft_memory::witness`), laid out as
@@ -421,7 +421,7 @@ pub struct Job {
 /// withdraw a piece until then.
 #[repr(C)]
 #[derive(Debug)]
-pub struct Part {
+pub struct CopyRange {
     /// Address of the witness.
     pub witness: Owned<AtomicU64>,
     /// Bytes of the witness to copy.
@@ -497,7 +497,7 @@ const _: () = assert!(size_of::<Slot>() == 64);
 const _: () = assert!(size_of::<RingControl>() == 128);
 const _: () = assert!(size_of::<QpEntry>() == 64 && size_of::<SrqEntry>() == 64);
 const _: () = assert!(size_of::<MrEntry>() == 64 && size_of::<PdEntry>() == 16);
-const _: () = assert!(size_of::<Part>() == 2 * size_of::<libc::iovec>());
+const _: () = assert!(size_of::<CopyRange>() == 2 * size_of::<libc::iovec>());
 const _: () = assert!(size_of::<GroupEntry>() == 32 && size_of::<RuleEntry>() == 320);
 const _: () = assert!(QP_INDEX_BITS + SLOTS.trailing_zeros() == 24);
 const _: () = assert!(MRS.trailing_zeros() + SLOTS.trailing_zeros() <= 32);

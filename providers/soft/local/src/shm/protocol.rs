@@ -76,15 +76,15 @@ pub fn acknowledge(acked: &AtomicU32, next: u32) {
 /// postponed acknowledgement is due after enough looks. Count and slot share one word, so no order
 /// among pollers matters: a count for another slot is ignored.
 #[derive(Debug)]
-pub struct Quiet(AtomicU64);
+pub struct EmptyPolls(AtomicU64);
 
-impl Default for Quiet {
+impl Default for EmptyPolls {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Quiet {
+impl EmptyPolls {
     /// No look yet.
     pub fn new() -> Self {
         Self(AtomicU64::new(0))

@@ -4,7 +4,7 @@
 
 use super::layout::*;
 use super::protocol;
-use super::slot::{BODY_WORDS, Body, BounceBuffer, Head, SEND_INLINE, Short};
+use super::slot::{BODY_WORDS, Body, BounceBuffer, Head, SEND_INLINE, ShortHead};
 use super::trust::{FromPeer, Hint, Unchecked};
 use soft_memory::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -111,7 +111,7 @@ impl Ring {
     /// not be shown then.
     #[inline(always)]
     #[must_use]
-    pub fn fill(&self, head: Short, from: Range) -> bool {
+    pub fn fill(&self, head: ShortHead, from: Range) -> bool {
         debug_assert!(from.len() <= SEND_INLINE);
         let slot = self.slot(head.seq());
         slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Ring {
 
     /// As [`Ring::fill`], with a payload of two words.
     #[inline]
-    pub fn fill_words(&self, head: Short, words: [u64; 2]) {
+    pub fn fill_words(&self, head: ShortHead, words: [u64; 2]) {
         let slot = self.slot(head.seq());
         slot.words.word()[1].store(head.0[1], Ordering::Relaxed);
         for (to, word) in body(slot).iter().zip(words) {
@@ -130,14 +130,14 @@ impl Ring {
 
     /// Producer: publishes the filled slot of `head`.
     #[inline]
-    pub fn show(&self, head: Short) {
+    pub fn show(&self, head: ShortHead) {
         protocol::show(self.slot(head.seq()).words.word(), head.0[0]);
     }
 
     /// Consumer: the head of slot `seq`; `None`: not published yet.
     #[inline]
-    pub fn head(&self, seq: u32) -> Option<Short> {
-        protocol::head(self.slot(seq).words.word(), seq).map(Short)
+    pub fn head(&self, seq: u32) -> Option<ShortHead> {
+        protocol::head(self.slot(seq).words.word(), seq).map(ShortHead)
     }
 
     /// Consumer: the location of the payload of slot `seq`, which was published with a chunk
@@ -177,7 +177,7 @@ fn body(slot: &Slot) -> &[AtomicU64] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shm::slot::{Carrier, Op};
+    use crate::shm::slot::{Op, PayloadLocation};
     use crate::shm::view::mock;
 
     fn head(seq: u32) -> Head {
@@ -185,7 +185,7 @@ mod tests {
             seq,
             op: Op::Send,
             flags: 0,
-            carrier: Carrier::Inline,
+            carrier: PayloadLocation::Inline,
             count: 8,
             imm: 0,
             src_qpn: 5,
@@ -215,13 +215,13 @@ mod tests {
                     seq,
                     op: Op::Send,
                     flags: 0,
-                    carrier: Carrier::Inline,
+                    carrier: PayloadLocation::Inline,
                     count: len as u8,
                     imm: 7,
                     src_qpn: 5,
                     ack: 9,
                 };
-                let short = Short(head.emit());
+                let short = ShortHead(head.emit());
                 assert!(ring.head(seq).is_none());
                 let mut target = [0u8; 64];
                 // SAFETY: `at` + `len` is below 64, the length of both; the source is only read.
@@ -245,7 +245,7 @@ mod tests {
     fn a_slot_filled_piece_by_piece_reads_as_one_put_at_once() {
         let ring = mock::view().qp_ring(2).expect("mapped");
         let text = *b"elevenbytes";
-        let head = Short::from(1, 0).with(RING_SLOTS, text.len(), None, false);
+        let head = ShortHead::from(1, 0).with(RING_SLOTS, text.len(), None, false);
         // SAFETY: as many bytes as the text has; only read.
         assert!(ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) }));
         ring.show(head);
@@ -259,10 +259,10 @@ mod tests {
     fn two_words_are_found_as_they_were_put() {
         let ring = mock::view().qp_ring(2).expect("mapped");
         let bounced = BounceBuffer { chunk: 3, len: 4, total: 5 };
-        let head = Short::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
+        let head = ShortHead::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
         ring.fill_words(head, bounced.emit());
         ring.show(head);
-        assert!(ring.head(RING_SLOTS).is_some_and(Short::is_chunked));
+        assert!(ring.head(RING_SLOTS).is_some_and(ShortHead::is_chunked));
         assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Unchecked::as_said), Some(bounced));
     }
 }

@@ -6,7 +6,7 @@
 //! message, as a packet does between hosts.
 //!
 //! Map of this file: operations and flags, [`Head`] and [`Body`] for all slots, [`BounceBuffer`]
-//! for payloads in a chunk, and [`Short`] for the fast path of short SENDs.
+//! for payloads in a chunk, and [`ShortHead`] for the fast path of short SENDs.
 #![forbid(unsafe_code)]
 
 use super::trust::Unchecked;
@@ -98,7 +98,7 @@ pub const PLACED: u8 = 1 << 3;
 /// The location of a piece's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Carrier {
+pub enum PayloadLocation {
     /// In the slot.
     Inline = 0,
     /// In a chunk of the sender's rings segment.
@@ -128,7 +128,7 @@ pub struct Head {
     /// A combination of [`FIRST`] and the flags behind it.
     pub flags: u8,
     /// The location of the payload.
-    pub carrier: Carrier,
+    pub carrier: PayloadLocation,
     /// Payload bytes in the slot (0..=48), or ranges of an `Attach`.
     pub count: u8,
     /// Immediate data, or the rkey to invalidate.
@@ -163,16 +163,16 @@ impl Head {
         let [w0, w1] = words;
         let what = (w0 >> 32) as u32;
         let carrier = match what >> 4 & 3 {
-            0 => Carrier::Inline,
-            1 => Carrier::Chunk,
-            2 => Carrier::Attach,
-            _ => Carrier::AttachList,
+            0 => PayloadLocation::Inline,
+            1 => PayloadLocation::Chunk,
+            2 => PayloadLocation::Attach,
+            _ => PayloadLocation::AttachList,
         };
         let count = (what >> 12) as u8 & COUNT;
         let most = match carrier {
-            Carrier::Inline => SEND_INLINE,
-            Carrier::Attach => ATTACH_SGES,
-            Carrier::Chunk | Carrier::AttachList => usize::from(COUNT),
+            PayloadLocation::Inline => SEND_INLINE,
+            PayloadLocation::Attach => ATTACH_SGES,
+            PayloadLocation::Chunk | PayloadLocation::AttachList => usize::from(COUNT),
         };
         if usize::from(count) > most {
             return None;
@@ -260,15 +260,15 @@ impl BounceBuffer {
 /// The head words of a possible one-slot SEND, the most frequent kind. Methods test the words
 /// without parsing.
 #[derive(Clone, Copy, Debug)]
-pub struct Short(pub [u64; 2]);
+pub struct ShortHead(pub [u64; 2]);
 
-impl Short {
+impl ShortHead {
     /// A SEND, inline, first and last piece, with no flags except perhaps immediate data and
     /// solicited event.
     const KIND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
     const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
     /// As `KIND`, but with the payload in a chunk.
-    const CHUNKED: u64 = Self::KIND | (Carrier::Chunk as u64) << 4;
+    const CHUNKED: u64 = Self::KIND | (PayloadLocation::Chunk as u64) << 4;
     const ACK_SHIFT: u32 = 50;
 
     /// The bits that all heads from one QP with the same acknowledgement share.
@@ -385,7 +385,7 @@ mod tests {
             seq: 0xdead_beef,
             op: Op::Write,
             flags: FIRST | LAST | IMM,
-            carrier: Carrier::Attach,
+            carrier: PayloadLocation::Attach,
             count: 2,
             imm: 0x1234_5678,
             src_qpn: 0xab_cdef,
@@ -396,10 +396,15 @@ mod tests {
 
     #[test]
     fn a_short_send_is_known_and_read_without_parsing() {
-        let carriers = [Carrier::Inline, Carrier::Chunk, Carrier::Attach, Carrier::AttachList];
+        let carriers = [
+            PayloadLocation::Inline,
+            PayloadLocation::Chunk,
+            PayloadLocation::Attach,
+            PayloadLocation::AttachList,
+        ];
         for (flags, carrier) in (0..64).flat_map(|flags| carriers.map(|carrier| (flags, carrier))) {
             for op in (0..16).filter_map(Op::from_raw) {
-                let (seq, count) = (7, if carrier == Carrier::Inline { 48 } else { 3 });
+                let (seq, count) = (7, if carrier == PayloadLocation::Inline { 48 } else { 3 });
                 let head = Head {
                     seq,
                     op,
@@ -410,24 +415,24 @@ mod tests {
                     src_qpn: 0xab_cdef,
                     ack: 0x37_1234,
                 };
-                let short = Short(head.emit());
+                let short = ShortHead(head.emit());
                 let plain = flags & !(IMM | SOLICITED) == FIRST | LAST;
-                let wanted = op == Op::Send && carrier == Carrier::Inline && plain;
+                let wanted = op == Op::Send && carrier == PayloadLocation::Inline && plain;
                 assert_eq!(short.is_one(), wanted, "{head:?}");
-                let chunked = op == Op::Send && carrier == Carrier::Chunk && plain;
+                let chunked = op == Op::Send && carrier == PayloadLocation::Chunk && plain;
                 assert_eq!(short.is_chunked(), chunked, "{head:?}");
                 assert_eq!(short.len(), usize::from(count));
                 assert_eq!(short.imm(), head.has(IMM).then_some(5));
                 assert_eq!(short.is_solicited(), head.has(SOLICITED));
                 assert_eq!((short.src_qpn(), short.ack()), (0xab_cdef, 0x37_1234));
                 if wanted {
-                    let same = Short::from(head.src_qpn, head.ack);
+                    let same = ShortHead::from(head.src_qpn, head.ack);
                     let imm = head.has(IMM).then_some(5);
                     let made = same.with(seq, 48, imm, head.has(SOLICITED));
                     let without = Head { imm: imm.unwrap_or(0), ..head };
                     assert_eq!((made.0, made.seq()), (without.emit(), 7));
                     let made = same.with(seq, 0, imm, head.has(SOLICITED)).chunked();
-                    let without = Head { carrier: Carrier::Chunk, count: 0, ..without };
+                    let without = Head { carrier: PayloadLocation::Chunk, count: 0, ..without };
                     assert_eq!(made.0, without.emit());
                 }
             }
@@ -436,13 +441,13 @@ mod tests {
             seq: 1,
             op: Op::Send,
             flags: FIRST | LAST,
-            carrier: Carrier::Inline,
+            carrier: PayloadLocation::Inline,
             count: 1,
             imm: 0,
             src_qpn: 2,
             ack: 3,
         };
-        let as_one = |other: Head| Short(other.emit()).matches_head(Short(one.emit()));
+        let as_one = |other: Head| ShortHead(other.emit()).matches_head(ShortHead(one.emit()));
         assert!(as_one(Head {
             seq: 9,
             count: 48,
@@ -453,7 +458,7 @@ mod tests {
         for other in [
             Head { op: Op::Write, ..one },
             Head { flags: FIRST, ..one },
-            Head { carrier: Carrier::Chunk, ..one },
+            Head { carrier: PayloadLocation::Chunk, ..one },
             Head { src_qpn: 3, ..one },
             Head { ack: 4, ..one },
             Head { ack: 3 | 1 << 21, ..one },
@@ -468,7 +473,7 @@ mod tests {
             seq: 1,
             op: Op::Send,
             flags: 0,
-            carrier: Carrier::Inline,
+            carrier: PayloadLocation::Inline,
             count: 48,
             imm: 0,
             src_qpn: 1,

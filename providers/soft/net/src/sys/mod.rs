@@ -7,7 +7,7 @@ mod outgoing;
 
 pub(crate) use incoming::{Incoming, Received, error_queue, sent};
 pub use outgoing::Bytes;
-pub(crate) use outgoing::{DatagramParts, Outgoing, Part, send_connected, send_piece};
+pub(crate) use outgoing::{DatagramPart, DatagramParts, Outgoing, send_connected, send_piece};
 
 use std::os::fd::{AsFd, BorrowedFd};
 

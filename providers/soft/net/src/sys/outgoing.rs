@@ -58,7 +58,7 @@ impl fmt::Debug for Bytes<'_> {
 
 /// A part of a datagram.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Part<'a> {
+pub(crate) enum DatagramPart<'a> {
     /// Bytes of the batch itself: offset and length.
     Own(u32, u32),
     /// Borrowed bytes.
@@ -70,7 +70,7 @@ pub(crate) enum Part<'a> {
 pub(crate) struct DatagramParts<'a, 'p> {
     pub(crate) name: &'a Name,
     pub(crate) control: &'a Control,
-    pub(crate) parts: &'a [Part<'p>],
+    pub(crate) parts: &'a [DatagramPart<'p>],
 }
 
 /// The structures of a system call.
@@ -89,8 +89,8 @@ impl Outgoing {
         Self { headers: Vec::with_capacity(messages), iovecs: Vec::with_capacity(parts) }
     }
 
-    /// Sends messages; [`Part::Own`] refers to `own`. Returns how many the kernel accepted, at
-    /// least one.
+    /// Sends messages; [`DatagramPart::Own`] refers to `own`. Returns how many the kernel accepted,
+    /// at least one.
     ///
     /// # Errors
     /// The error of the first message.
@@ -111,12 +111,12 @@ impl Outgoing {
             let mut end = std::ptr::null();
             for part in datagram.parts {
                 let (start, len) = match *part {
-                    Part::Own(at, len) => {
+                    DatagramPart::Own(at, len) => {
                         let bytes = own.get(at as usize..).and_then(|own| own.get(..len as usize));
                         let bytes = bytes.unwrap_or_default();
                         (bytes.as_ptr(), bytes.len())
                     }
-                    Part::Outside(bytes) => (bytes.start, bytes.len),
+                    DatagramPart::Outside(bytes) => (bytes.start, bytes.len),
                 };
                 match self.iovecs.last_mut() {
                     // Adjacent packets become one piece.

@@ -31,7 +31,7 @@ pub(crate) struct Host {
     sender: Sender,
     receiver: Receiver,
     path: Path,
-    envelope: Envelope,
+    envelope: CoveredHeaders,
     pub(crate) memory: Vec<u8>,
     held: Vec<Vec<u8>>,
     /// The offset of each request's bytes.
@@ -87,7 +87,11 @@ impl Host {
             qp,
             sender,
             receiver,
-            envelope: Envelope { addresses, source_port: path.source_port(), identification: 0 },
+            envelope: CoveredHeaders {
+                addresses,
+                source_port: path.source_port(),
+                identification: 0,
+            },
             path,
             memory: vec![0; MEMORY],
             held: (0..256).map(|_| Vec::with_capacity(8192)).collect(),
@@ -149,11 +153,11 @@ impl Host {
             let congested = datagram.ecn() == Ecn::Congested;
             let mut identification = 0;
             for bytes in datagram.packets() {
-                let envelope = Envelope { addresses, source_port, identification };
+                let envelope = CoveredHeaders { addresses, source_port, identification };
                 let packet = match envelope.open(bytes, Check::Weak) {
-                    Some((packet, Verdict::Intact)) => packet,
+                    Some((packet, IcrcResult::Intact)) => packet,
                     // The kernel cuts a datagram into at most 128 segments.
-                    Some((packet, Verdict::Explained(number))) if number < 128 => {
+                    Some((packet, IcrcResult::Explained(number))) if number < 128 => {
                         identification = number;
                         packet
                     }
@@ -196,7 +200,7 @@ impl Host {
             }
             let place = batch.place(path, ecn, whole).expect("room");
             let mut trailer = [0; 3 + ICRC_LEN];
-            let envelope = Envelope { identification: place.identification(), ..*envelope };
+            let envelope = CoveredHeaders { identification: place.identification(), ..*envelope };
             let icrc = envelope.icrc(&transmit.head, &[payload, &[0; 3][..transmit.padding]]);
             trailer[transmit.padding..around].copy_from_slice(&icrc);
             place
@@ -279,9 +283,9 @@ impl ReceiveState<'_> {
         }
     }
 
-    fn answer(&mut self, ask: Ask, packet: &[u8]) -> Answer {
+    fn answer(&mut self, ask: ResponderRequest, packet: &[u8]) -> ResponderReply {
         match ask {
-            Ask::Deliver { offset, payload, last, .. } => {
+            ResponderRequest::Deliver { offset, payload, last, .. } => {
                 let at = INBOX + offset as usize;
                 *self.current = offset as usize + payload.len();
                 self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
@@ -289,9 +293,9 @@ impl ReceiveState<'_> {
                     self.inbox.push_back((*self.current, tail));
                 }
             }
-            Ask::Place { region, offset, payload, first, last, .. } => {
+            ResponderRequest::Place { region, offset, payload, first, last, .. } => {
                 if first && !allows(&region) {
-                    return Answer::Refused(Refusal::RemoteAccess);
+                    return ResponderReply::Refused(Refusal::RemoteAccess);
                 }
                 let at = region.va as usize + offset as usize;
                 self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
@@ -299,16 +303,18 @@ impl ReceiveState<'_> {
                     self.inbox.push_back((region.len as usize, Tail::Immediate(immediate)));
                 }
             }
-            Ask::Read { region, .. } if allows(&region) => {}
-            Ask::Atomic(atomic) if allows(&Reth { va: atomic.va, rkey: atomic.rkey, len: 8 }) => {
+            ResponderRequest::Read { region, .. } if allows(&region) => {}
+            ResponderRequest::Atomic(atomic)
+                if allows(&Reth { va: atomic.va, rkey: atomic.rkey, len: 8 }) =>
+            {
                 let word = &mut self.memory[atomic.va as usize..][..8];
                 let old = u64::from_le_bytes(word.try_into().expect("8"));
                 word.copy_from_slice(&atomic.op.apply(old).to_le_bytes());
-                return Answer::Original(old);
+                return ResponderReply::Original(old);
             }
-            _ => return Answer::Refused(Refusal::RemoteAccess),
+            _ => return ResponderReply::Refused(Refusal::RemoteAccess),
         }
-        Answer::Accepted
+        ResponderReply::Accepted
     }
 }
 

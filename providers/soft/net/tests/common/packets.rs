@@ -3,7 +3,7 @@
 
 use crate::waiting::wait_readable;
 use ferroverbs_net::*;
-use ferroverbs_roce::wire::{Addresses, Envelope};
+use ferroverbs_roce::wire::{Addresses, CoveredHeaders};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ pub(crate) struct ReceivedPacket {
 }
 
 impl ReceivedPacket {
-    pub(crate) fn envelope(&self, identification: u16) -> Envelope {
+    pub(crate) fn envelope(&self, identification: u16) -> CoveredHeaders {
         let addresses = Addresses::new(self.from.ip(), self.to).expect("one family");
-        Envelope { addresses, source_port: self.from.port(), identification }
+        CoveredHeaders { addresses, source_port: self.from.port(), identification }
     }
 }
 
@@ -58,13 +58,13 @@ pub(crate) fn put<'p>(batch: &mut Batch<'_, 'p>, path: &Path, ecn: Ecn, payload:
     let head = [4; 12];
     let envelope_of = path_envelope(path);
     let place = batch.place(path, ecn, head.len() + payload.len() + 4).expect("room");
-    let envelope = Envelope { identification: place.identification(), ..envelope_of };
+    let envelope = CoveredHeaders { identification: place.identification(), ..envelope_of };
     let icrc = envelope.icrc(&head, &[payload]);
     place.put(&head, &[Bytes::from(payload)], &icrc).expect("as long as said");
 }
 
-fn path_envelope(path: &Path) -> Envelope {
+fn path_envelope(path: &Path) -> CoveredHeaders {
     let target = path.target();
     let addresses = Addresses::new(target.from, target.to).expect("one family");
-    Envelope { addresses, source_port: path.source_port(), identification: 0 }
+    CoveredHeaders { addresses, source_port: path.source_port(), identification: 0 }
 }

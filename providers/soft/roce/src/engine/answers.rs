@@ -2,11 +2,11 @@
 //!
 //! The responder adds responses in PSN order, and `Qp::poll_transmit` sends them in that order.
 
-use super::shared::{Flags, Shared};
+use super::shared::{Flags, QpShared};
 use super::{Payload, Pmtu, Service, Transmit};
 use crate::Time;
 use crate::wire::{
-    Aeth, Along, Atomic, Credits, ExtensionMessage, HeldPackets, Message, Number, Psn,
+    Aeth, Atomic, Credits, ExtensionMessage, HeldPackets, Message, Number, PiggybackedAck, Psn,
     ReadResponse, Response, Reth, Syndrome,
 };
 use std::collections::VecDeque;
@@ -140,12 +140,12 @@ impl ResponseQueue {
     }
 
     /// The acknowledgement, if nothing else is queued.
-    pub(super) fn only_acknowledgement(&self) -> Option<Along> {
+    pub(super) fn only_acknowledgement(&self) -> Option<PiggybackedAck> {
         match self.jobs.front() {
             Some(&QueuedResponse::Acknowledge { psn, syndrome: Syndrome::Ack(credits), msn })
                 if self.jobs.len() == 1 =>
             {
-                Some(Along { psn, credits, msn })
+                Some(PiggybackedAck { psn, credits, msn })
             }
             _ => None,
         }
@@ -226,13 +226,13 @@ impl ResponseQueue {
     }
 
     /// The next packet, if one may be sent now.
-    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+    pub(super) fn poll(&mut self, now: Time, shared: &mut QpShared) -> Option<Transmit> {
         if self.has_data() && !shared.congestion.is_ready(now) {
             return None;
         }
         let pmtu = shared.config.pmtu.bytes();
         let unlimited = Syndrome::Ack(Credits::UNLIMITED);
-        let respond = |shared: &mut Shared, psn, response, payload| {
+        let respond = |shared: &mut QpShared, psn, response, payload| {
             let message = match shared.config.service {
                 Service::XrcInitiator | Service::XrcTarget => Message::XrcResponse(response),
                 _ => Message::RcResponse(response),

@@ -3,8 +3,8 @@
 //! `requester` decides what to send; this file completes requests by what the peer sends back.
 
 use super::requester::Requester;
-use super::shared::Shared;
-use super::{Drop, Op, Status, Step};
+use super::shared::QpShared;
+use super::{DropReason, Op, Status, Step};
 use crate::Time;
 use crate::wire::{Aeth, HeldPackets, Nak, Psn, ReadResponse, Response, Syndrome};
 use std::ops::Range;
@@ -17,7 +17,7 @@ impl Requester {
         psn: Psn,
         response: Response,
         payload: Range<usize>,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Step {
         // An acknowledgement may repeat the newest PSN. Any other response must concern an
         // outstanding PSN.
@@ -25,13 +25,13 @@ impl Requester {
             matches!(response, Response::Acknowledge(_)) && psn.add(1) == self.flight.base();
         let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());
         if !newest && !outstanding {
-            return Step::Dropped(Drop::Psn);
+            return Step::Dropped(DropReason::Psn);
         }
         match response {
             Response::Acknowledge(aeth) => self.acknowledge(now, psn, aeth, shared),
             Response::Atomic(aeth, value) => {
                 let Some(op) = self.find(psn).map(|wqe| wqe.work.op) else {
-                    return Step::Dropped(Drop::Psn);
+                    return Step::Dropped(DropReason::Psn);
                 };
                 if !matches!(op, Op::Atomic { .. }) {
                     return self.bad_response(now, psn, shared);
@@ -48,9 +48,9 @@ impl Requester {
         psn: Psn,
         part: ReadResponse,
         payload: Range<usize>,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Step {
-        let Some(wqe) = self.find(psn) else { return Step::Dropped(Drop::Psn) };
+        let Some(wqe) = self.find(psn) else { return Step::Dropped(DropReason::Psn) };
         let index = psn.after(wqe.first).unwrap_or(0);
         let offset = index * shared.config.pmtu.bytes();
         // The PSN alone determines the offset, whichever part of the READ the requester repeated.
@@ -80,19 +80,19 @@ impl Requester {
         now: Time,
         psn: Psn,
         aeth: Option<Aeth>,
-        shared: &mut Shared,
+        shared: &mut QpShared,
         step: impl FnOnce(u64) -> Step,
     ) -> Step {
         if aeth.is_some_and(|aeth| !matches!(aeth.syndrome, Syndrome::Ack(_))) {
             return self.bad_response(now, psn, shared);
         }
         let Some(work) = self.find(psn).map(|wqe| wqe.work.id) else {
-            return Step::Dropped(Drop::Psn);
+            return Step::Dropped(DropReason::Psn);
         };
         let mut gain = self.flight.acknowledged(now, psn);
         let Some(answered) = self.flight.answered(now, psn) else {
             self.progress(now, gain, shared);
-            return Step::Dropped(Drop::Psn);
+            return Step::Dropped(DropReason::Psn);
         };
         gain = gain.and(answered);
         if let Some(aeth) = aeth {
@@ -102,7 +102,7 @@ impl Requester {
         step(work)
     }
 
-    fn acknowledge(&mut self, now: Time, psn: Psn, aeth: Aeth, shared: &mut Shared) -> Step {
+    fn acknowledge(&mut self, now: Time, psn: Psn, aeth: Aeth, shared: &mut QpShared) -> Step {
         match aeth.syndrome {
             Syndrome::Ack(_) => {
                 self.grant(aeth);
@@ -111,7 +111,7 @@ impl Requester {
             }
             Syndrome::Rnr(timer) => {
                 if !self.reached(now, psn, shared) {
-                    return Step::Dropped(Drop::Psn);
+                    return Step::Dropped(DropReason::Psn);
                 }
                 shared.counters.rcvd_rnr_err += 1;
                 if self.sending.rnr_retry != 7 {
@@ -128,10 +128,10 @@ impl Requester {
             Syndrome::Nak(Nak::Sequence) => {
                 if self.timers.is_waiting() {
                     // The peer dropped packets behind the request that waits for a receive.
-                    return Step::Dropped(Drop::Psn);
+                    return Step::Dropped(DropReason::Psn);
                 }
                 if !self.reached(now, psn, shared) {
-                    return Step::Dropped(Drop::Psn);
+                    return Step::Dropped(DropReason::Psn);
                 }
                 shared.counters.packet_seq_err += 1;
                 if self.last_nak.replace(psn) == Some(psn) && !self.retry(shared) {
@@ -144,7 +144,7 @@ impl Requester {
             }
             Syndrome::Nak(nak) => {
                 if !self.reached(now, psn, shared) {
-                    return Step::Dropped(Drop::Psn);
+                    return Step::Dropped(DropReason::Psn);
                 }
                 if self.flight.base() != psn {
                     // Responses before this PSN are missing. Request them first, because requests
@@ -177,11 +177,11 @@ impl Requester {
         now: Time,
         psn: Psn,
         held: &HeldPackets,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Step {
         let outstanding = psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len());
         if self.timers.is_waiting() || !outstanding {
-            return Step::Dropped(Drop::Psn);
+            return Step::Dropped(DropReason::Psn);
         }
         shared.counters.packet_seq_err += 1;
         // Evaluate both sets before inferring losses. A held packet may have been sent before an
@@ -195,7 +195,7 @@ impl Requester {
     }
 
     /// Completes all packets before `psn`. Returns whether `psn` itself is still outstanding.
-    fn reached(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> bool {
+    fn reached(&mut self, now: Time, psn: Psn, shared: &mut QpShared) -> bool {
         self.timers.heard();
         let gain = self.flight.acknowledged(now, psn);
         self.progress(now, gain, shared);
@@ -212,12 +212,12 @@ impl Requester {
         });
     }
 
-    fn bad_response(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Step {
+    fn bad_response(&mut self, now: Time, psn: Psn, shared: &mut QpShared) -> Step {
         let gain = self.flight.acknowledged(now, psn);
         self.progress(now, gain, shared);
         if !shared.error {
             self.fail(Status::BadResponse, shared);
         }
-        Step::Dropped(Drop::Message)
+        Step::Dropped(DropReason::Message)
     }
 }

@@ -4,8 +4,8 @@
 //! The requester records sends here; the completer records responses and learns which packets are
 //! lost.
 //!
-//! Map of this file: [`PacketState`] of a PSN, [`Flight`] with sends, responses, inference of
-//! losses and repeats, and [`AckProgress`], the effect of one response.
+//! Map of this file: [`PacketState`] of a PSN, [`PacketsInFlight`] with sends, responses, inference
+//! of losses and repeats, and [`AckProgress`], the effect of one response.
 
 use crate::Time;
 use crate::wire::{HELD_BITS, HeldPackets, Psn};
@@ -50,7 +50,7 @@ struct Slot {
 
 /// The outstanding packets of a requester.
 #[derive(Clone, Debug)]
-pub(super) struct Flight {
+pub(super) struct PacketsInFlight {
     base: Psn,
     slots: VecDeque<Slot>,
     flying_bytes: u64,
@@ -103,7 +103,7 @@ impl AckProgress {
     }
 }
 
-impl Flight {
+impl PacketsInFlight {
     pub(super) fn new(base: Psn) -> Self {
         let slots = VecDeque::new();
         Self { base, slots, flying_bytes: 0, copied_bytes: 0, lost: 0, serial: 0, newest: None }
@@ -279,8 +279,8 @@ impl Flight {
     /// Marks packets as lost that were sent well before a packet that arrived: three packets
     /// before, or `patience` before. Few packets in flight leave only the time. Returns the number
     /// of new losses.
-    pub(super) fn infer_lost(&mut self, patience: Duration) -> Missed {
-        let mut missed = Missed::default();
+    pub(super) fn infer_lost(&mut self, patience: Duration) -> DetectedLosses {
+        let mut missed = DetectedLosses::default();
         let Some(newest) = self.newest else { return missed };
         for (index, slot) in (0..).zip(&mut self.slots) {
             if slot.state != PacketState::Flying {
@@ -383,7 +383,7 @@ impl Flight {
 
 /// Newly detected losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Missed {
+pub(super) struct DetectedLosses {
     pub(super) packets: u32,
     /// Lost packets that only a response of their own completes.
     pub(super) answers: u32,
@@ -404,8 +404,8 @@ mod tests {
     const NOW: Time = Time::from_ns(1000);
     const ROUND_TRIP: Duration = Duration::from_micros(100);
 
-    fn flight(packets: u32) -> Flight {
-        let mut flight = Flight::new(Psn::new(0xff_fff0));
+    fn flight(packets: u32) -> PacketsInFlight {
+        let mut flight = PacketsInFlight::new(Psn::new(0xff_fff0));
         (0..packets).for_each(|_| flight.sent(Time::default(), 1, 100, false));
         flight
     }
@@ -497,7 +497,7 @@ mod tests {
 
     #[test]
     fn later_responses_reveal_lost_read_responses() {
-        let mut flight = Flight::new(psn(0));
+        let mut flight = PacketsInFlight::new(psn(0));
         flight.sent(Time::default(), 10, 1024, true);
         assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
         assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));

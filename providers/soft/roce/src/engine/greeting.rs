@@ -47,7 +47,7 @@ impl Greeting {
             ExtensionMessage::Welcome { to, .. }
             | ExtensionMessage::Confirm { to, .. }
             | ExtensionMessage::Selective { to, .. }
-            | ExtensionMessage::Along { to, .. } => self.own == Some(to),
+            | ExtensionMessage::PiggybackedAck { to, .. } => self.own == Some(to),
         }
     }
 
@@ -77,7 +77,7 @@ impl Greeting {
                 }
             }
             ExtensionMessage::Confirm { from, .. } => self.peer = Some(from),
-            ExtensionMessage::Selective { .. } | ExtensionMessage::Along { .. } => {}
+            ExtensionMessage::Selective { .. } | ExtensionMessage::PiggybackedAck { .. } => {}
         }
     }
 

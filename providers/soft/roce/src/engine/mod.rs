@@ -27,16 +27,18 @@ mod vocabulary;
 pub use config::{Access, Config, Peer, Pmtu, Sending, Service, Tuning};
 pub use counters::Counters;
 pub use vocabulary::{
-    Answer, Arrival, Ask, Drop, Event, Op, Payload, Refusal, Status, Step, Transmit, Work,
+    Arrival, DropReason, Event, Op, Payload, Refusal, ResponderReply, ResponderRequest, Status,
+    Step, Transmit, Work,
 };
 
 use crate::Time;
 use crate::wire::{
-    self, Aeth, Along, ExtensionMessage, Message, Packet, Psn, Qpn, Request, Response, Syndrome,
+    self, Aeth, ExtensionMessage, Message, Packet, PiggybackedAck, Psn, Qpn, Request, Response,
+    Syndrome,
 };
 use requester::Requester;
 use responder::{Incoming, Responder};
-use shared::{Flags, Shared};
+use shared::{Flags, QpShared};
 use std::ops::Range;
 use unreliable::{Receiver, Sender};
 
@@ -44,7 +46,7 @@ use unreliable::{Receiver, Sender};
 /// send.
 #[derive(Debug)]
 pub struct Qp {
-    shared: Shared,
+    shared: QpShared,
     sending: SendSide,
     receiving: ReceiveSide,
     cnp_due: bool,
@@ -76,7 +78,7 @@ impl Qp {
     /// A queue pair that is ready to receive.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let shared = Shared::new(config);
+        let shared = QpShared::new(config);
         let receiving = match shared.config.service {
             Service::Rc | Service::XrcTarget => {
                 ReceiveSide::Reliable(Box::new(Responder::new(&shared)))
@@ -150,7 +152,7 @@ impl Qp {
             self.shared.counters.dropped_pkts += 1;
             let request = match packet.message {
                 Message::Rc(request) | Message::Xrc(_, request) => Some(request),
-                Message::ExtensionMessage(ExtensionMessage::Along { request, .. }) => {
+                Message::ExtensionMessage(ExtensionMessage::PiggybackedAck { request, .. }) => {
                     Some(Request::from(request))
                 }
                 _ => None,
@@ -160,7 +162,7 @@ impl Qp {
             {
                 responder.answer_in_error(packet.bth.psn, request, &self.shared);
             }
-            return Step::Dropped(Drop::Error);
+            return Step::Dropped(DropReason::Error);
         }
         if arrival.congested {
             self.congested(now, &packet.message);
@@ -171,14 +173,14 @@ impl Qp {
     }
 
     /// Checks the source and destination of a packet.
-    fn admit(&self, arrival: &Arrival<'_>) -> Result<(Packet, Range<usize>), Drop> {
+    fn admit(&self, arrival: &Arrival<'_>) -> Result<(Packet, Range<usize>), DropReason> {
         let config = &self.shared.config;
-        let (packet, payload) = Packet::parse(arrival.packet).map_err(Drop::Malformed)?;
+        let (packet, payload) = Packet::parse(arrival.packet).map_err(DropReason::Malformed)?;
         let qpn = packet.bth.dest_qpn;
         let is_for_several =
             config.service == Service::Ud && [Qpn::MULTICAST, Qpn::GSI].contains(&qpn);
         if qpn != config.qpn && !is_for_several {
-            return Err(Drop::Qpn);
+            return Err(DropReason::Qpn);
         }
         let ours = match packet.message {
             Message::Rc(_) | Message::RcResponse(_) => config.service == Service::Rc,
@@ -187,24 +189,24 @@ impl Qp {
             Message::Uc(_) => config.service == Service::Uc,
             Message::Ud(..) => config.service == Service::Ud,
             Message::Cnp => true,
-            Message::ExtensionMessage(ExtensionMessage::Along { .. }) => {
+            Message::ExtensionMessage(ExtensionMessage::PiggybackedAck { .. }) => {
                 config.service == Service::Rc
             }
             Message::ExtensionMessage(_) => config.service.is_reliable(),
         };
         if !ours {
-            return Err(Drop::Service);
+            return Err(DropReason::Service);
         }
         if config.peer.is_some_and(|peer| arrival.addresses != peer.addresses.reversed()) {
-            return Err(Drop::Addresses);
+            return Err(DropReason::Addresses);
         }
         if !wire::pkeys_match(config.pkey, packet.bth.pkey) {
-            return Err(Drop::Pkey);
+            return Err(DropReason::Pkey);
         }
         if let Message::ExtensionMessage(ours) = &packet.message
             && !self.shared.greeting.admits(ours)
         {
-            return Err(Drop::Unproved);
+            return Err(DropReason::Unproved);
         }
         let end = arrival.packet.len() - Packet::padding(payload.len());
         Ok((packet, end - payload.len()..end))
@@ -244,17 +246,19 @@ impl Qp {
                 _,
             ) => requester.selective(now, psn, &held, shared),
             (
-                Message::ExtensionMessage(ExtensionMessage::Along { along, request, .. }),
+                Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
+                    along, request, ..
+                }),
                 sending,
                 ReceiveSide::Reliable(responder),
             ) => {
                 if let SendSide::Reliable(requester) = sending {
-                    let Along { psn, credits, msn } = along;
+                    let PiggybackedAck { psn, credits, msn } = along;
                     let aeth = Aeth { syndrome: Syndrome::Ack(credits), msn };
                     // Events report the effect; an outdated acknowledgement has none.
                     let _ = requester.receive(now, psn, Response::Acknowledge(aeth), 0..0, shared);
                     if shared.error {
-                        return Step::Dropped(Drop::Error);
+                        return Step::Dropped(DropReason::Error);
                     }
                 }
                 let incoming = Incoming::new(packet, request.into(), None, payload, shared);
@@ -269,13 +273,13 @@ impl Qp {
             (Message::Cnp, _, _) => {
                 if !shared.config.tuning.react_to_congestion || shared.config.peer.is_none() {
                     shared.counters.rp_cnp_ignored += 1;
-                    return Step::Dropped(Drop::Ignored);
+                    return Step::Dropped(DropReason::Ignored);
                 }
                 shared.counters.rp_cnp_handled += 1;
                 shared.congestion.notified(now);
                 Step::Done
             }
-            _ => Step::Dropped(Drop::Service),
+            _ => Step::Dropped(DropReason::Service),
         }
     }
 
@@ -290,11 +294,11 @@ impl Qp {
     }
 
     /// Answers the question of the last [`Step::Ask`].
-    pub fn answer(&mut self, answer: Answer) {
+    pub fn answer(&mut self, answer: ResponderReply) {
         match &mut self.receiving {
             ReceiveSide::Reliable(responder) => responder.answer(answer, &mut self.shared),
             ReceiveSide::Connected(receiver) => receiver.answer(answer, &mut self.shared),
-            ReceiveSide::Datagrams if answer == Answer::Rnr => {
+            ReceiveSide::Datagrams if answer == ResponderReply::Rnr => {
                 self.shared.counters.out_of_buffer += 1;
             }
             ReceiveSide::Datagrams | ReceiveSide::Nothing => {}

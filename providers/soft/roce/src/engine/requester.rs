@@ -8,9 +8,9 @@
 //! `send` and `resend` build it. `progress`, `lost` and `complete` react to responses; `timeout`
 //! and `retry` to time.
 
-use super::flight::{AckProgress, Flight};
+use super::flight::{AckProgress, PacketsInFlight};
 use super::segment::Segment;
-use super::shared::{Flags, Shared};
+use super::shared::{Flags, QpShared};
 use super::timers::{Probe, Timers};
 use super::{Event, Op, Payload, Sending, Service, Status, Transmit, Work};
 use crate::Time;
@@ -25,7 +25,7 @@ pub(super) struct Requester {
     pub(super) queue: VecDeque<Wqe>,
     /// Index of the first request that was not fully sent.
     pub(super) cursor: usize,
-    pub(super) flight: Flight,
+    pub(super) flight: PacketsInFlight,
     /// Requests in flight that expect a response: first PSN and number of PSNs.
     pub(super) answers: VecDeque<(Psn, u32)>,
     pub(super) timers: Timers,
@@ -97,13 +97,13 @@ pub(super) const OVERHEAD: u32 = 64;
 const FIRST_GREETINGS: u32 = 3;
 
 impl Requester {
-    pub(super) fn new(sending: Sending, shared: &Shared) -> Self {
+    pub(super) fn new(sending: Sending, shared: &QpShared) -> Self {
         let hello = shared.config.tuning.hello && shared.config.nonce.is_some();
         Self {
             sending,
             queue: VecDeque::new(),
             cursor: 0,
-            flight: Flight::new(sending.first_psn),
+            flight: PacketsInFlight::new(sending.first_psn),
             answers: VecDeque::new(),
             timers: Timers::new(&sending, &shared.config.tuning, shared.config.qpn.get()),
             retries: sending.retry_count,
@@ -121,7 +121,7 @@ impl Requester {
         }
     }
 
-    pub(super) fn post(&mut self, work: Work, shared: &mut Shared) {
+    pub(super) fn post(&mut self, work: Work, shared: &mut QpShared) {
         if shared.error {
             return shared.completed(work.id, Status::Flushed);
         }
@@ -138,7 +138,7 @@ impl Requester {
     }
 
     /// The next packet, if one may be sent now.
-    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+    pub(super) fn poll(&mut self, now: Time, shared: &mut QpShared) -> Option<Transmit> {
         if shared.error || self.timers.is_waiting() {
             return None;
         }
@@ -162,7 +162,7 @@ impl Requester {
     }
 
     /// Whether a packet would be sent if the rate allowed it.
-    pub(super) fn wants_to_send(&self, shared: &Shared) -> bool {
+    pub(super) fn wants_to_send(&self, shared: &QpShared) -> bool {
         if shared.error || self.timers.is_waiting() {
             return false;
         }
@@ -178,7 +178,7 @@ impl Requester {
 
     /// Whether a probe may be sent beyond the window. The first probes need room at the peer for
     /// another copy, because the packet probably waits there.
-    fn may_probe(&self, shared: &Shared) -> bool {
+    fn may_probe(&self, shared: &QpShared) -> bool {
         self.timers.is_urgent()
             || self.flight.bytes_at_most() + longest(shared) <= shared.congestion.allowance()
     }
@@ -208,7 +208,7 @@ impl Requester {
         is_one && !self.hello_due && self.flight.first_lost().is_none()
     }
 
-    fn may_send_new(&self, shared: &Shared) -> bool {
+    fn may_send_new(&self, shared: &QpShared) -> bool {
         let Some(wqe) = self.queue.get(self.cursor) else { return false };
         let depth = usize::from(self.sending.initiator_depth);
         if self.failing.0 == wqe.work.id && self.failing.1.is_some() {
@@ -230,7 +230,7 @@ impl Requester {
     }
 
     /// Number of PSNs of the next packet; `None`: wait for more room.
-    fn piece(&self, wqe: &Wqe, shared: &Shared) -> Option<u32> {
+    fn piece(&self, wqe: &Wqe, shared: &QpShared) -> Option<u32> {
         let room = Some(self.flight.room()).filter(|&room| room != 0)?;
         if !matches!(wqe.work.op, Op::Read { .. }) {
             return Some(1);
@@ -260,7 +260,7 @@ impl Requester {
     }
 
     /// Builds a new packet.
-    fn send(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+    fn send(&mut self, now: Time, shared: &mut QpShared) -> Option<Transmit> {
         let window = shared.congestion.window();
         let (psn, pmtu) = (self.flight.next(), shared.config.pmtu);
         let count = self.piece(self.queue.get(self.cursor)?, shared)?;
@@ -301,7 +301,7 @@ impl Requester {
     }
 
     /// Builds a packet that was sent before.
-    fn resend(&mut self, now: Time, psn: Psn, shared: &mut Shared) -> Option<Transmit> {
+    fn resend(&mut self, now: Time, psn: Psn, shared: &mut QpShared) -> Option<Transmit> {
         let pmtu = shared.config.pmtu;
         let wqe = *self.find(psn)?;
         let (mut psn, mut count) = (psn, 1);
@@ -330,7 +330,7 @@ impl Requester {
         work: &Work,
         segment: &Segment,
         ack_request: bool,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Transmit {
         if ack_request {
             self.unasked = 0;
@@ -356,7 +356,7 @@ impl Requester {
     }
 
     /// Applies a response's effect: completes requests, and rearms the timers.
-    pub(super) fn progress(&mut self, now: Time, gain: AckProgress, shared: &mut Shared) {
+    pub(super) fn progress(&mut self, now: Time, gain: AckProgress, shared: &mut QpShared) {
         self.timers.round_trip(gain.sample());
         if gain.packets != 0 {
             shared.congestion.acknowledged(now, gain.bytes, gain.packets, gain.sample());
@@ -403,7 +403,7 @@ impl Requester {
 
     /// Handles losses: the window shrinks at most once for all packets in flight. A peer without
     /// `selective` dropped all packets behind the losses.
-    pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut Shared) {
+    pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut QpShared) {
         self.timers.end_probe();
         if self.flight.base().since(self.recovery) >= 0 {
             shared.congestion.lost(now, selective);
@@ -412,7 +412,7 @@ impl Requester {
     }
 
     /// Completes the finished requests at the front of the queue.
-    fn complete(&mut self, shared: &mut Shared) {
+    fn complete(&mut self, shared: &mut QpShared) {
         while let Some(wqe) = self.queue.front() {
             if let (id, Some(status)) = self.failing
                 && id == wqe.work.id
@@ -438,7 +438,7 @@ impl Requester {
     }
 
     /// Gives up: the oldest request completes with `status`, and all others are flushed.
-    pub(super) fn fail(&mut self, status: Status, shared: &mut Shared) {
+    pub(super) fn fail(&mut self, status: Status, shared: &mut QpShared) {
         if let Some(oldest) = self.queue.pop_front() {
             shared.completed(oldest.work.id, status);
         }
@@ -447,14 +447,14 @@ impl Requester {
     }
 
     /// Flushes all posted requests.
-    pub(super) fn flush(&mut self, shared: &mut Shared) {
+    pub(super) fn flush(&mut self, shared: &mut QpShared) {
         self.queue.drain(..).for_each(|wqe| shared.completed(wqe.work.id, Status::Flushed));
         self.cursor = 0;
         self.timers.stop();
     }
 
     /// Fails a request for a local reason.
-    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
+    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut QpShared) {
         if self.failing.1.is_none() {
             self.failing = (id, Some(status));
         }
@@ -462,7 +462,7 @@ impl Requester {
     }
 
     /// Completes a local request that the caller performed.
-    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut Shared) {
+    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut QpShared) {
         let first = self.flight.next();
         let Some(wqe) = self.queue.get_mut(self.cursor) else { return };
         if wqe.work.id != id || !wqe.performing {
@@ -477,7 +477,7 @@ impl Requester {
     }
 
     /// Starts no new requests; an event follows when all started ones are complete.
-    pub(super) fn drain(&mut self, shared: &mut Shared) {
+    pub(super) fn drain(&mut self, shared: &mut QpShared) {
         self.draining = Draining::Wanted;
         self.complete(shared);
     }
@@ -488,7 +488,7 @@ impl Requester {
     }
 
     /// Handles all deadlines that have passed.
-    pub(super) fn timeout(&mut self, now: Time, shared: &mut Shared) {
+    pub(super) fn timeout(&mut self, now: Time, shared: &mut QpShared) {
         if shared.error {
             return;
         }
@@ -512,7 +512,7 @@ impl Requester {
     }
 
     /// Uses one retry; gives up if none is left.
-    pub(super) fn retry(&mut self, shared: &mut Shared) -> bool {
+    pub(super) fn retry(&mut self, shared: &mut QpShared) -> bool {
         let left = self.retries.checked_sub(1);
         match left {
             Some(left) => self.retries = left,
@@ -526,7 +526,7 @@ impl Requester {
 }
 
 /// Cost of the longest packet, in bytes of the window.
-fn longest(shared: &Shared) -> u64 {
+fn longest(shared: &QpShared) -> u64 {
     u64::from(shared.config.pmtu.bytes() + OVERHEAD)
 }
 

@@ -1,15 +1,15 @@
 //! The responder of a reliable connection (IBTA 1.7 9.7): sequence, duplicates, and questions.
 //!
-//! Each request in sequence becomes an [`Ask`] for the caller; the answer becomes a response in
-//! `answers`.
+//! Each request in sequence becomes a [`ResponderRequest`] for the caller; the answer becomes a
+//! response in `answers`.
 //!
 //! Map of this file: [`Responder::receive`] sorts packets into early, duplicate and next; `execute`
 //! forms the question; [`Responder::answer`] handles the answer; `refuse` and `answer_in_error`
 //! send NAKs.
 
 use super::answers::{ResponseQueue, ResultKind};
-use super::shared::Shared;
-use super::{Answer, Ask, Drop, Refusal, Status, Step};
+use super::shared::QpShared;
+use super::{DropReason, Refusal, ResponderReply, ResponderRequest, Status, Step};
 use crate::wire::{
     Atomic, Bth, Credits, HeldPackets, Nak, Number, Packet, Psn, Request, Reth, Send, Syndrome,
 };
@@ -21,7 +21,7 @@ pub(super) struct Responder {
     expected: Psn,
     msn: Number,
     /// The message in progress.
-    partial: Option<Partial>,
+    partial: Option<UnfinishedMessage>,
     /// A gap or a missing receive was reported. No further report until the expected packet
     /// arrives.
     gap_reported: bool,
@@ -41,7 +41,7 @@ pub(super) struct Responder {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Partial {
+enum UnfinishedMessage {
     Send { offset: u32 },
     Write { region: Reth, offset: u32 },
 }
@@ -53,7 +53,7 @@ struct OpenQuestion {
     /// Number of PSNs of the request.
     packets: u32,
     /// The message in progress after the request.
-    partial: Option<Partial>,
+    partial: Option<UnfinishedMessage>,
     ack_request: bool,
     then: OnAccept,
 }
@@ -88,7 +88,7 @@ impl Incoming {
         request: Request,
         srq: Option<Number>,
         payload: Range<usize>,
-        shared: &Shared,
+        shared: &QpShared,
     ) -> Self {
         let Bth { psn, solicited, ack_request, proof, .. } = packet.bth;
         let is_proved = shared.greeting.is_proved(proof);
@@ -102,7 +102,7 @@ const MESSAGE_MAX: u32 = 1 << 31;
 const REPORT_EVERY: u32 = 8;
 
 impl Responder {
-    pub(super) fn new(shared: &Shared) -> Self {
+    pub(super) fn new(shared: &QpShared) -> Self {
         Self {
             expected: shared.config.expected_psn,
             msn: Number::new(0),
@@ -119,13 +119,13 @@ impl Responder {
     }
 
     /// The place of a held packet that is now in sequence.
-    pub(super) fn release(&mut self, shared: &Shared) -> Option<u16> {
+    pub(super) fn release(&mut self, shared: &QpShared) -> Option<u16> {
         std::mem::take(&mut self.release_next).then(|| place(self.expected, shared))
     }
 
-    pub(super) fn receive(&mut self, incoming: Incoming, shared: &mut Shared) -> Step {
+    pub(super) fn receive(&mut self, incoming: Incoming, shared: &mut QpShared) -> Step {
         if self.asked.is_some() {
-            return Step::Dropped(Drop::Busy);
+            return Step::Dropped(DropReason::Busy);
         }
         match incoming.psn.since(self.expected) {
             0 => self.execute(incoming, shared),
@@ -137,7 +137,7 @@ impl Responder {
     /// Handles a packet ahead of the expected PSN. Packets are held only with the peer's proof:
     /// otherwise a forger would have to guess among 2^16 numbers instead of 2^24, because of the
     /// window of 256 PSNs. Without the proof the specification's rules apply.
-    fn early(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
+    fn early(&mut self, incoming: &Incoming, shared: &mut QpShared) -> Step {
         shared.counters.out_of_sequence += 1;
         let index = incoming.psn.after(self.expected).unwrap_or(0) - 1;
         let tuning = &shared.config.tuning;
@@ -148,7 +148,7 @@ impl Responder {
                 let nak = Syndrome::Nak(Nak::Sequence);
                 self.answers.acknowledge(self.expected, nak, self.msn);
             }
-            return Step::Dropped(Drop::Psn);
+            return Step::Dropped(DropReason::Psn);
         }
         if self.held.contains(index) {
             // Replace the held packet: if the copies differ, the earlier one is not more credible.
@@ -168,10 +168,10 @@ impl Responder {
     }
 
     /// Handles a request that was executed before.
-    fn duplicate(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
+    fn duplicate(&mut self, incoming: &Incoming, shared: &mut QpShared) -> Step {
         shared.counters.duplicate_request += 1;
         if !self.answers.may_repeat() {
-            return Step::Dropped(Drop::Busy);
+            return Step::Dropped(DropReason::Busy);
         }
         let psn = incoming.psn;
         let known = self.answers.find(psn);
@@ -185,18 +185,18 @@ impl Responder {
                 let begins = part.va == whole.va.wrapping_add(offset);
                 let fits = offset + u64::from(part.len) <= u64::from(whole.len);
                 if !begins || !fits || part.rkey != whole.rkey {
-                    return Step::Dropped(Drop::Forgotten);
+                    return Step::Dropped(DropReason::Forgotten);
                 }
                 if self.answers.is_queued(psn, shared.config.pmtu) {
                     return Step::Done;
                 }
                 let read = self.answers.new_read_id();
                 self.ask(incoming, 0, self.partial, OnAccept::Again(read, part));
-                Step::Ask(Ask::Read { read, region: part, again: true })
+                Step::Ask(ResponderRequest::Read { read, region: part, again: true })
             }
             (Request::Atomic(atomic), Some((ResultKind::Atomic(before, value), _))) => {
                 if atomic != before {
-                    return Step::Dropped(Drop::Forgotten);
+                    return Step::Dropped(DropReason::Forgotten);
                 }
                 self.answers.repeat(psn, 0, ResultKind::Atomic(before, value), self.msn);
                 Step::Done
@@ -205,12 +205,12 @@ impl Responder {
                 self.answers.repeat(psn, 0, ResultKind::Empty, self.msn);
                 Step::Done
             }
-            _ => Step::Dropped(Drop::Forgotten),
+            _ => Step::Dropped(DropReason::Forgotten),
         }
     }
 
     /// Handles the expected packet.
-    fn execute(&mut self, incoming: Incoming, shared: &mut Shared) -> Step {
+    fn execute(&mut self, incoming: Incoming, shared: &mut QpShared) -> Step {
         let config = &shared.config;
         let (pmtu, access, srq) = (config.pmtu, config.access, incoming.srq);
         let (len, solicited) = (incoming.payload.len() as u32, incoming.solicited);
@@ -232,20 +232,24 @@ impl Responder {
                 };
                 let offset = match (first, partial) {
                     (true, None) => 0,
-                    (false, Some(Partial::Send { offset })) => offset,
+                    (false, Some(UnfinishedMessage::Send { offset })) => offset,
                     _ => return self.invalid(&incoming, shared),
                 };
                 if !fits(first, last.is_some()) || offset + len > MESSAGE_MAX {
                     return self.invalid(&incoming, shared);
                 }
-                let after = last.is_none().then_some(Partial::Send { offset: offset + len });
-                (Ask::Deliver { srq, offset, payload, first, last, solicited }, one(after))
+                let after =
+                    last.is_none().then_some(UnfinishedMessage::Send { offset: offset + len });
+                (
+                    ResponderRequest::Deliver { srq, offset, payload, first, last, solicited },
+                    one(after),
+                )
             }
             (Request::Write(write), partial) => {
                 let (first, last) = write.ends();
                 let (region, offset) = match (first, partial) {
                     (Some(region), None) => (region, 0),
-                    (None, Some(Partial::Write { region, offset })) => (region, offset),
+                    (None, Some(UnfinishedMessage::Write { region, offset })) => (region, offset),
                     _ => return self.invalid(&incoming, shared),
                 };
                 let end = offset + len;
@@ -255,9 +259,21 @@ impl Responder {
                     return self.invalid(&incoming, shared);
                 }
                 shared.counters.rx_write_requests += u64::from(first.is_some());
-                let after = last.is_none().then_some(Partial::Write { region, offset: end });
+                let after =
+                    last.is_none().then_some(UnfinishedMessage::Write { region, offset: end });
                 let first = first.is_some();
-                (Ask::Place { srq, region, offset, payload, first, last, solicited }, one(after))
+                (
+                    ResponderRequest::Place {
+                        srq,
+                        region,
+                        offset,
+                        payload,
+                        first,
+                        last,
+                        solicited,
+                    },
+                    one(after),
+                )
             }
             (_, Some(_)) => return self.invalid(&incoming, shared),
             (Request::Read(region), None) => {
@@ -268,7 +284,7 @@ impl Responder {
                 let read = self.answers.new_read_id();
                 let packets = pmtu.packets(region.len);
                 (
-                    Ask::Read { read, region, again: false },
+                    ResponderRequest::Read { read, region, again: false },
                     (packets, None, OnAccept::Read(read, region)),
                 )
             }
@@ -277,44 +293,50 @@ impl Responder {
                     return self.invalid(&incoming, shared);
                 }
                 shared.counters.rx_atomic_requests += 1;
-                (Ask::Atomic(atomic), (1, None, OnAccept::Atomic(atomic)))
+                (ResponderRequest::Atomic(atomic), (1, None, OnAccept::Atomic(atomic)))
             }
             (Request::Flush(how, region), None) => {
                 if !access.flush || !self.answers.has_resource() {
                     return self.invalid(&incoming, shared);
                 }
-                (Ask::Flush { how, region }, (1, None, OnAccept::Empty))
+                (ResponderRequest::Flush { how, region }, (1, None, OnAccept::Empty))
             }
             (Request::AtomicWrite(region), None) => {
                 let fits = len == 8 && region.len == 8 && region.va % 8 == 0;
                 if !access.write || !fits || !self.answers.has_resource() {
                     return self.invalid(&incoming, shared);
                 }
-                (Ask::AtomicWrite { region, payload }, (1, None, OnAccept::Empty))
+                (ResponderRequest::AtomicWrite { region, payload }, (1, None, OnAccept::Empty))
             }
         };
         self.ask(&incoming, packets, partial, then);
         Step::Ask(ask)
     }
 
-    fn ask(&mut self, incoming: &Incoming, packets: u32, partial: Option<Partial>, then: OnAccept) {
+    fn ask(
+        &mut self,
+        incoming: &Incoming,
+        packets: u32,
+        partial: Option<UnfinishedMessage>,
+        then: OnAccept,
+    ) {
         let Incoming { psn, ack_request, .. } = *incoming;
         self.asked = Some(OpenQuestion { psn, packets, partial, ack_request, then });
     }
 
     /// Handles the answer to the question.
-    pub(super) fn answer(&mut self, answer: Answer, shared: &mut Shared) {
+    pub(super) fn answer(&mut self, answer: ResponderReply, shared: &mut QpShared) {
         let Some(asked) = self.asked.take() else { return };
         match (answer, asked.then) {
-            (Answer::Accepted, OnAccept::Again(read, part)) => {
+            (ResponderReply::Accepted, OnAccept::Again(read, part)) => {
                 self.answers.repeat(asked.psn, read, ResultKind::Read(part), self.msn);
             }
-            (Answer::Refused(refusal), OnAccept::Again(..)) => {
+            (ResponderReply::Refused(refusal), OnAccept::Again(..)) => {
                 self.refuse_again(asked.psn, refusal)
             }
             // The requester repeats the READ if it still waits.
-            (Answer::Rnr, OnAccept::Again(..)) => {}
-            (Answer::Accepted, OnAccept::Acknowledge) => {
+            (ResponderReply::Rnr, OnAccept::Again(..)) => {}
+            (ResponderReply::Accepted, OnAccept::Acknowledge) => {
                 self.accept(&asked);
                 // Held packets are executed in a row, so a queued acknowledgement must cover this
                 // packet too.
@@ -322,14 +344,16 @@ impl Responder {
                     self.acknowledge_newest(shared);
                 }
             }
-            (Answer::Accepted, OnAccept::Read(read, region)) => {
+            (ResponderReply::Accepted, OnAccept::Read(read, region)) => {
                 self.finish(&asked, read, ResultKind::Read(region));
             }
-            (Answer::Accepted, OnAccept::Empty) => self.finish(&asked, 0, ResultKind::Empty),
-            (Answer::Original(value), OnAccept::Atomic(atomic)) => {
+            (ResponderReply::Accepted, OnAccept::Empty) => {
+                self.finish(&asked, 0, ResultKind::Empty)
+            }
+            (ResponderReply::Original(value), OnAccept::Atomic(atomic)) => {
                 self.finish(&asked, 0, ResultKind::Atomic(atomic, value));
             }
-            (Answer::Rnr, _) => {
+            (ResponderReply::Rnr, _) => {
                 shared.counters.out_of_buffer += 1;
                 let rnr = Syndrome::Rnr(shared.config.rnr_timer);
                 self.answers.acknowledge(asked.psn, rnr, self.msn);
@@ -337,9 +361,9 @@ impl Responder {
                 (self.gap_reported, self.held) = (true, HeldPackets::NONE);
                 self.held_since_report = 0;
             }
-            (Answer::Refused(refusal), _) => self.refuse(asked.psn, refusal, shared),
+            (ResponderReply::Refused(refusal), _) => self.refuse(asked.psn, refusal, shared),
             // The answer does not fit the question: an error of the caller, reported to the peer.
-            (Answer::Accepted | Answer::Original(_), _) => {
+            (ResponderReply::Accepted | ResponderReply::Original(_), _) => {
                 self.refuse(asked.psn, Refusal::RemoteOperation, shared);
             }
         }
@@ -366,7 +390,7 @@ impl Responder {
     }
 
     /// Handles an accepted READ that cannot continue.
-    pub(super) fn read_failed(&mut self, read: u64, refusal: Refusal, shared: &mut Shared) {
+    pub(super) fn read_failed(&mut self, read: u64, refusal: Refusal, shared: &mut QpShared) {
         match self.answers.abandon_read(read) {
             Some((psn, true)) => self.refuse_again(psn, refusal),
             Some((psn, false)) => self.refuse(psn, refusal, shared),
@@ -384,13 +408,13 @@ impl Responder {
         }
     }
 
-    fn invalid(&mut self, incoming: &Incoming, shared: &mut Shared) -> Step {
+    fn invalid(&mut self, incoming: &Incoming, shared: &mut QpShared) -> Step {
         self.refuse(incoming.psn, Refusal::InvalidRequest, shared);
-        Step::Dropped(Drop::Message)
+        Step::Dropped(DropReason::Message)
     }
 
     /// A class C error: the peer is notified, and the queue pair enters the error state.
-    fn refuse(&mut self, psn: Psn, refusal: Refusal, shared: &mut Shared) {
+    fn refuse(&mut self, psn: Psn, refusal: Refusal, shared: &mut QpShared) {
         let status = match refusal {
             Refusal::InvalidRequest => {
                 shared.counters.resp_local_length_error += 1;
@@ -411,7 +435,7 @@ impl Responder {
     /// Handles a request while this end is in error. If a NAK was sent, the peer missed it, so the
     /// NAK is repeated. Otherwise executed requests are acknowledged again, so that a lost
     /// acknowledgement does not make them fail. One response for each request, and one at a time.
-    pub(super) fn answer_in_error(&mut self, psn: Psn, request: Request, shared: &Shared) {
+    pub(super) fn answer_in_error(&mut self, psn: Psn, request: Request, shared: &QpShared) {
         if !self.answers.is_empty() {
             return;
         }
@@ -428,7 +452,7 @@ impl Responder {
     /// Acknowledges all executed requests. If a packet is missing, the acknowledgement also lists
     /// the held packets. Otherwise the requester would count packets as lost that it sent before
     /// the packet that filled a gap.
-    fn acknowledge_newest(&mut self, shared: &Shared) {
+    fn acknowledge_newest(&mut self, shared: &QpShared) {
         if !self.held.is_empty() && !self.release_next {
             self.held_since_report = 0;
             return self.answers.selective(self.expected, self.held);
@@ -453,7 +477,7 @@ const fn nak(refusal: Refusal) -> Nak {
 
 /// The place of a held packet: the low bits of its PSN, which differ for any two packets that can
 /// be held at once.
-fn place(psn: Psn, shared: &Shared) -> u16 {
+fn place(psn: Psn, shared: &QpShared) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "less than the places")]
     let place = (psn.get() % shared.config.tuning.places()) as u16;
     place

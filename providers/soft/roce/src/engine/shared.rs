@@ -5,12 +5,14 @@
 
 use super::greeting::Greeting;
 use super::{Config, Counters, Event, Payload, Status, Transmit, congestion::Congestion};
-use crate::wire::{ALONG_LEN, Along, Bth, ExtensionMessage, Message, OneWay, Packet, Psn, Qpn};
+use crate::wire::{
+    ALONG_LEN, Bth, ExtensionMessage, Message, OneWay, Packet, PiggybackedAck, Psn, Qpn,
+};
 use std::collections::VecDeque;
 
 /// State of both halves of a queue pair.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct QpShared {
     pub(super) config: Config,
     pub(super) counters: Counters,
     pub(super) events: VecDeque<Event>,
@@ -20,7 +22,7 @@ pub(super) struct Shared {
     /// The state of the greeting with the peer.
     pub(super) greeting: Greeting,
     /// An acknowledgement that the next packet may carry.
-    pub(super) along: Option<Along>,
+    pub(super) along: Option<PiggybackedAck>,
 }
 
 /// The flags of a packet.
@@ -31,7 +33,7 @@ pub(super) struct Flags {
     pub(super) becn: bool,
 }
 
-impl Shared {
+impl QpShared {
     pub(super) fn new(config: Config) -> Self {
         let congestion = Congestion::new(&config.tuning, config.pmtu.bytes());
         let (counters, events) = (Counters::default(), VecDeque::new());
@@ -76,7 +78,11 @@ impl Shared {
             && let Ok(request) = OneWay::try_from(request)
         {
             self.along = None;
-            return Message::ExtensionMessage(ExtensionMessage::Along { to, along, request });
+            return Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
+                to,
+                along,
+                request,
+            });
         }
         message
     }

@@ -3,8 +3,10 @@
 //! [`Sender`] serves UC and UD, [`Receiver`] UC. Nothing is repeated; a message with a lost packet
 //! is dropped.
 
-use super::shared::{Flags, Shared};
-use super::{Answer, Ask, Drop, Event, Op, Payload, Status, Step, Transmit, Work};
+use super::shared::{Flags, QpShared};
+use super::{
+    DropReason, Event, Op, Payload, ResponderReply, ResponderRequest, Status, Step, Transmit, Work,
+};
 use crate::Time;
 use crate::wire::{Deth, Immediate, Message, OneWay, Packet, Psn, Qpn, Reth, Send, Write};
 use std::collections::VecDeque;
@@ -24,13 +26,13 @@ pub(super) struct Sender {
 #[derive(Debug)]
 pub(super) struct Receiver {
     expected: Psn,
-    partial: Option<Partial>,
+    partial: Option<UnfinishedMessage>,
     /// The message in progress if the open question is answered with success.
-    asked: Option<Option<Partial>>,
+    asked: Option<Option<UnfinishedMessage>>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Partial {
+enum UnfinishedMessage {
     Send { offset: u32 },
     Write { region: Reth, offset: u32 },
 }
@@ -47,7 +49,7 @@ impl Sender {
         Self { queue: VecDeque::new(), issued: 0, psn, draining: false }
     }
 
-    pub(super) fn post(&mut self, work: Work, shared: &mut Shared) {
+    pub(super) fn post(&mut self, work: Work, shared: &mut QpShared) {
         match shared.error {
             true => shared.completed(work.id, Status::Flushed),
             false => self.queue.push_back(work),
@@ -58,7 +60,7 @@ impl Sender {
         !(self.queue.is_empty() || (self.draining && self.issued == 0))
     }
 
-    pub(super) fn poll(&mut self, now: Time, shared: &mut Shared) -> Option<Transmit> {
+    pub(super) fn poll(&mut self, now: Time, shared: &mut QpShared) -> Option<Transmit> {
         if !self.wants_to_send() || !shared.congestion.is_ready(now) {
             return None;
         }
@@ -95,7 +97,7 @@ impl Sender {
         qpn: Qpn,
         qkey: u32,
         immediate: Option<Immediate>,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Option<(Transmit, bool)> {
         if work.len > shared.config.pmtu.bytes() {
             return None;
@@ -110,7 +112,7 @@ impl Sender {
         Some((shared.packet_to(qpn, self.psn, message, flags, payload), true))
     }
 
-    fn connected(&self, work: &Work, shared: &mut Shared) -> Option<(Transmit, bool)> {
+    fn connected(&self, work: &Work, shared: &mut QpShared) -> Option<(Transmit, bool)> {
         let segment = work.segment(shared.config.pmtu, self.issued, 1)?;
         let one_way = OneWay::try_from(segment.request).ok()?;
         let solicited = work.solicited && segment.last && work.takes_receive();
@@ -123,14 +125,14 @@ impl Sender {
         Some((shared.packet(self.psn, message, flags, payload), segment.last))
     }
 
-    fn finish(&mut self, id: u64, shared: &mut Shared) {
+    fn finish(&mut self, id: u64, shared: &mut QpShared) {
         self.queue.pop_front();
         self.issued = 0;
         shared.completed(id, Status::Success);
         self.check_drained(shared);
     }
 
-    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut Shared) {
+    pub(super) fn performed(&mut self, id: u64, status: Status, shared: &mut QpShared) {
         let is_it = |work: &&Work| work.id == id && matches!(work.op, Op::Local);
         if self.issued == 0 || self.queue.front().filter(is_it).is_none() {
             return;
@@ -142,7 +144,7 @@ impl Sender {
     }
 
     /// Fails the first request: the queue pair enters the error state.
-    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut Shared) {
+    pub(super) fn fail_work(&mut self, id: u64, status: Status, shared: &mut QpShared) {
         if self.queue.front().is_some_and(|work| work.id == id) {
             self.queue.pop_front();
             shared.completed(id, status);
@@ -151,12 +153,12 @@ impl Sender {
         }
     }
 
-    pub(super) fn flush(&mut self, shared: &mut Shared) {
+    pub(super) fn flush(&mut self, shared: &mut QpShared) {
         self.queue.drain(..).for_each(|work| shared.completed(work.id, Status::Flushed));
         self.issued = 0;
     }
 
-    pub(super) fn drain(&mut self, shared: &mut Shared) {
+    pub(super) fn drain(&mut self, shared: &mut QpShared) {
         self.draining = true;
         self.check_drained(shared);
     }
@@ -165,7 +167,7 @@ impl Sender {
         self.draining = false;
     }
 
-    fn check_drained(&self, shared: &mut Shared) {
+    fn check_drained(&self, shared: &mut QpShared) {
         if self.draining && self.issued == 0 {
             shared.events.push_back(Event::Drained);
         }
@@ -182,10 +184,10 @@ impl Receiver {
         packet: &Packet,
         one_way: OneWay,
         payload: Range<usize>,
-        shared: &mut Shared,
+        shared: &mut QpShared,
     ) -> Step {
         if self.asked.is_some() {
-            return Step::Dropped(Drop::Busy);
+            return Step::Dropped(DropReason::Busy);
         }
         let psn = packet.bth.psn;
         let begins = matches!(
@@ -222,20 +224,31 @@ impl Receiver {
                 };
                 let offset = match (begins, partial) {
                     (true, _) => 0,
-                    (false, Some(Partial::Send { offset })) => offset,
+                    (false, Some(UnfinishedMessage::Send { offset })) => offset,
                     _ => return self.drop_message(shared),
                 };
                 if !fits(last.is_some()) || offset + len > MESSAGE_MAX {
                     return self.drop_message(shared);
                 }
-                let after = last.is_none().then_some(Partial::Send { offset: offset + len });
-                (Ask::Deliver { srq, offset, payload, first: begins, last, solicited }, after)
+                let after =
+                    last.is_none().then_some(UnfinishedMessage::Send { offset: offset + len });
+                (
+                    ResponderRequest::Deliver {
+                        srq,
+                        offset,
+                        payload,
+                        first: begins,
+                        last,
+                        solicited,
+                    },
+                    after,
+                )
             }
             (OneWay::Write(write), partial) => {
                 let (first, last) = write.ends();
                 let (region, offset) = match (first, partial) {
                     (Some(region), _) => (region, 0),
-                    (None, Some(Partial::Write { region, offset })) => (region, offset),
+                    (None, Some(UnfinishedMessage::Write { region, offset })) => (region, offset),
                     _ => return self.drop_message(shared),
                 };
                 let end = offset + len;
@@ -245,8 +258,20 @@ impl Receiver {
                     return self.drop_message(shared);
                 }
                 shared.counters.rx_write_requests += u64::from(begins);
-                let after = last.is_none().then_some(Partial::Write { region, offset: end });
-                (Ask::Place { srq, region, offset, payload, first: begins, last, solicited }, after)
+                let after =
+                    last.is_none().then_some(UnfinishedMessage::Write { region, offset: end });
+                (
+                    ResponderRequest::Place {
+                        srq,
+                        region,
+                        offset,
+                        payload,
+                        first: begins,
+                        last,
+                        solicited,
+                    },
+                    after,
+                )
             }
         };
         self.asked = Some(after);
@@ -254,25 +279,25 @@ impl Receiver {
     }
 
     /// Handles the answer. A refused message is dropped silently to its end.
-    pub(super) fn answer(&mut self, answer: Answer, shared: &mut Shared) {
+    pub(super) fn answer(&mut self, answer: ResponderReply, shared: &mut QpShared) {
         let Some(after) = self.asked.take() else { return };
         match answer {
-            Answer::Accepted => self.partial = after,
-            Answer::Rnr => {
+            ResponderReply::Accepted => self.partial = after,
+            ResponderReply::Rnr => {
                 shared.counters.out_of_buffer += 1;
                 self.partial = None;
             }
-            Answer::Original(_) | Answer::Refused(_) => self.partial = None,
+            ResponderReply::Original(_) | ResponderReply::Refused(_) => self.partial = None,
         }
     }
 
-    fn drop_message(&mut self, shared: &mut Shared) -> Step {
+    fn drop_message(&mut self, shared: &mut QpShared) -> Step {
         self.cut(shared);
-        Step::Dropped(Drop::Message)
+        Step::Dropped(DropReason::Message)
     }
 
     /// Abandons the message in progress.
-    fn cut(&mut self, shared: &mut Shared) {
+    fn cut(&mut self, shared: &mut QpShared) {
         if self.partial.take().is_some() {
             shared.events.push_back(Event::Cut);
         }
@@ -285,14 +310,14 @@ pub(super) fn datagram(
     deth: Deth,
     immediate: Option<Immediate>,
     payload: Range<usize>,
-    shared: &Shared,
+    shared: &QpShared,
 ) -> Step {
     if deth.qkey != shared.config.qkey {
-        return Step::Dropped(Drop::Qkey);
+        return Step::Dropped(DropReason::Qkey);
     }
     if payload.len() > shared.config.pmtu.bytes() as usize {
-        return Step::Dropped(Drop::Message);
+        return Step::Dropped(DropReason::Message);
     }
     let solicited = packet.bth.solicited;
-    Step::Ask(Ask::Datagram { src_qpn: deth.src_qpn, payload, immediate, solicited })
+    Step::Ask(ResponderRequest::Datagram { src_qpn: deth.src_qpn, payload, immediate, solicited })
 }

@@ -91,7 +91,7 @@ pub struct Arrival<'a> {
     /// Whether a switch marked the datagram (ECN: congestion experienced).
     pub congested: bool,
     /// The bytes from the base header to the padding, as
-    /// [`Envelope::open`](crate::wire::Envelope::open) returns them.
+    /// [`CoveredHeaders::open`](crate::wire::CoveredHeaders::open) returns them.
     pub packet: &'a [u8],
 }
 
@@ -101,9 +101,9 @@ pub enum Step {
     /// No further action.
     Done,
     /// The packet was dropped.
-    Dropped(Drop),
+    Dropped(DropReason),
     /// A question for the caller, who answers by [`Qp::answer`](super::Qp::answer).
-    Ask(Ask),
+    Ask(ResponderRequest),
     /// Data of our own READ.
     Place {
         /// The READ's id.
@@ -127,7 +127,7 @@ pub enum Step {
 
 /// Why a packet was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Drop {
+pub enum DropReason {
     /// The bytes are no packet.
     Malformed(Malformed),
     /// The packet is for another queue pair.
@@ -158,7 +158,7 @@ pub enum Drop {
 
 /// A question of the responder.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum ResponderRequest {
     /// A part of a SEND. The first part consumes a receive, and `last` completes it. A new message
     /// abandons an unfinished one (UC).
     Deliver {
@@ -233,9 +233,9 @@ pub enum Ask {
     },
 }
 
-/// The answer to an [`Ask`].
+/// The reply to a [`ResponderRequest`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponderReply {
     /// The request was executed; a READ may proceed.
     Accepted,
     /// The atomic operation was executed; the previous value.
@@ -286,7 +286,7 @@ pub enum Payload {
     },
     /// A part of a region that a peer reads.
     Region {
-        /// The id of the [`Ask::Read`].
+        /// The id of the [`ResponderRequest::Read`].
         read: u64,
         /// The part.
         part: Reth,

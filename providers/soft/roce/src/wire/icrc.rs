@@ -3,8 +3,9 @@
 //! The sender computes it over all parts of a packet; the receiver checks it before parsing the
 //! packet.
 //!
-//! Map of this file: the types; [`Envelope`] with the computation for a sent packet and the check
-//! of a received one; the search for an unknown IPv4 identification; tests with captured packets.
+//! Map of this file: the types; [`CoveredHeaders`] with the computation for a sent packet and the
+//! check of a received one; the search for an unknown IPv4 identification; tests with captured
+//! packets.
 
 use super::{BTH_LEN, UDP_PORT};
 use crc32fast::Hasher;
@@ -34,7 +35,7 @@ pub enum Addresses {
 
 /// The header fields below the transport that the ICRC covers, except lengths and constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
+pub struct CoveredHeaders {
     /// Source and destination.
     pub addresses: Addresses,
     /// Source port; the destination port is 4791.
@@ -59,7 +60,7 @@ pub enum Check {
 
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum IcrcResult {
     /// The packet is intact, or was not checked.
     Intact,
     /// The packet is intact if its IPv4 identification has this value.
@@ -102,7 +103,7 @@ impl Addresses {
     }
 }
 
-impl Envelope {
+impl CoveredHeaders {
     /// The ICRC of a packet that is scattered over `head` and `parts`, in the order of sending.
     /// `head` holds at least the base header. Padding must be among the parts.
     #[must_use]
@@ -127,22 +128,22 @@ impl Envelope {
 
     /// The packet without its ICRC, and the verdict; `None`: too short for an ICRC.
     #[must_use]
-    pub fn open<'a>(&self, datagram: &'a [u8], check: Check) -> Option<(&'a [u8], Verdict)> {
+    pub fn open<'a>(&self, datagram: &'a [u8], check: Check) -> Option<(&'a [u8], IcrcResult)> {
         let (packet, &icrc) = datagram.split_last_chunk::<ICRC_LEN>()?;
         if packet.len() < BTH_LEN {
             return None;
         }
         if check == Check::Off {
-            return Some((packet, Verdict::Intact));
+            return Some((packet, IcrcResult::Intact));
         }
         let difference = u32::from_le_bytes(icrc) ^ u32::from_le_bytes(self.icrc(packet, &[]));
         let verdict = match (difference, check, self.addresses) {
-            (0, ..) => Verdict::Intact,
+            (0, ..) => IcrcResult::Intact,
             (_, Check::Weak, Addresses::V4 { .. }) => match explain(difference, packet.len()) {
-                Some(change) => Verdict::Explained(self.identification ^ change),
-                None => Verdict::Damaged,
+                Some(change) => IcrcResult::Explained(self.identification ^ change),
+                None => IcrcResult::Damaged,
             },
-            _ => Verdict::Damaged,
+            _ => IcrcResult::Damaged,
         };
         Some((packet, verdict))
     }
@@ -243,7 +244,7 @@ mod tests {
     }
 
     /// Splits an IP datagram into envelope and packet with ICRC.
-    fn split(ip: &[u8]) -> (Envelope, &[u8]) {
+    fn split(ip: &[u8]) -> (CoveredHeaders, &[u8]) {
         let be16 = |at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
         let (addresses, udp, identification) = if ip[0] >> 4 == 4 {
             let at = |i: usize| Ipv4Addr::new(ip[i], ip[i + 1], ip[i + 2], ip[i + 3]);
@@ -253,7 +254,7 @@ mod tests {
                 |i: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&ip[i..i + 16]).expect("16 bytes"));
             (Addresses::V6 { src: at(8), dst: at(24) }, 40, 0)
         };
-        let envelope = Envelope { addresses, source_port: be16(udp), identification };
+        let envelope = CoveredHeaders { addresses, source_port: be16(udp), identification };
         (envelope, &ip[udp + 8..])
     }
 
@@ -281,7 +282,7 @@ mod tests {
             let bytes = hex(vector);
             let (envelope, datagram) = split(&bytes);
             let (packet, verdict) = envelope.open(datagram, Check::Full).expect("long enough");
-            assert_eq!(verdict, Verdict::Intact, "{vector}");
+            assert_eq!(verdict, IcrcResult::Intact, "{vector}");
             let icrc = &datagram[packet.len()..];
             assert_eq!(envelope.icrc(packet, &[]), icrc);
         }
@@ -341,7 +342,7 @@ mod tests {
             let mut damaged = datagram.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let (_, verdict) = envelope.open(&damaged, Check::Full).expect("long enough");
-            let wanted = if bit / 8 == 4 { Verdict::Intact } else { Verdict::Damaged };
+            let wanted = if bit / 8 == 4 { IcrcResult::Intact } else { IcrcResult::Damaged };
             assert_eq!(verdict, wanted, "bit {bit}");
         }
     }
@@ -352,14 +353,14 @@ mod tests {
         let (envelope, datagram) = split(&bytes);
         let packet = &datagram[..datagram.len() - ICRC_LEN];
         let icrcs: Vec<_> = (0..5)
-            .map(|identification| Envelope { identification, ..envelope }.icrc(packet, &[]))
+            .map(|identification| CoveredHeaders { identification, ..envelope }.icrc(packet, &[]))
             .collect();
         let golden = ["ed874275", "fd344157", "cde14531", "dd524613", "ad4b4cfd"].map(hex);
         assert!(icrcs.iter().zip(&golden).all(|(icrc, golden)| icrc[..] == golden[..]));
         let by_v6 = hex(UC_V6);
         let (envelope, datagram) = split(&by_v6);
         let packet = &datagram[..datagram.len() - ICRC_LEN];
-        let other = Envelope { identification: 3, ..envelope };
+        let other = CoveredHeaders { identification: 3, ..envelope };
         assert_eq!(envelope.icrc(packet, &[]), other.icrc(packet, &[]), "IPv6 has no number");
     }
 
@@ -368,11 +369,11 @@ mod tests {
         for vector in [CNP, UC_V4] {
             let bytes = hex(vector);
             let (sent, datagram) = split(&bytes);
-            let assumed = Envelope { identification: 0, ..sent };
+            let assumed = CoveredHeaders { identification: 0, ..sent };
             let verdict = |check| assumed.open(datagram, check).map(|(_, verdict)| verdict);
-            assert_eq!(verdict(Check::Full), Some(Verdict::Damaged));
-            assert_eq!(verdict(Check::Weak), Some(Verdict::Explained(sent.identification)));
-            assert_eq!(verdict(Check::Off), Some(Verdict::Intact));
+            assert_eq!(verdict(Check::Full), Some(IcrcResult::Damaged));
+            assert_eq!(verdict(Check::Weak), Some(IcrcResult::Explained(sent.identification)));
+            assert_eq!(verdict(Check::Off), Some(IcrcResult::Intact));
         }
     }
 
@@ -383,14 +384,14 @@ mod tests {
             (0..2000_u32).map(|round| (round, vec![round as u8; round as usize]))
         {
             let identification = (round.wrapping_mul(0x9e37_79b9) >> 7) as u16;
-            let sent = Envelope { addresses, source_port: 0xc000, identification };
+            let sent = CoveredHeaders { addresses, source_port: 0xc000, identification };
             let mut datagram = [&[4_u8; BTH_LEN][..], &payload].concat();
             datagram.extend(sent.icrc(&datagram, &[]));
-            let assumed = Envelope { identification: 0, ..sent };
+            let assumed = CoveredHeaders { identification: 0, ..sent };
             let verdict = assumed.open(&datagram, Check::Weak).map(|(_, verdict)| verdict);
             let wanted = match identification {
-                0 => Verdict::Intact,
-                other => Verdict::Explained(other),
+                0 => IcrcResult::Intact,
+                other => IcrcResult::Explained(other),
             };
             assert_eq!(verdict, Some(wanted));
         }
@@ -404,7 +405,7 @@ mod tests {
             let mut damaged = datagram.to_vec();
             damaged[bit / 8] ^= 1 << (bit % 8);
             let (_, verdict) = sent.open(&damaged, Check::Weak).expect("long enough");
-            assert_eq!(verdict, Verdict::Damaged, "bit {bit}");
+            assert_eq!(verdict, IcrcResult::Damaged, "bit {bit}");
         }
     }
 

@@ -233,9 +233,9 @@ impl Message {
             Self::RcResponse(response) | Self::XrcResponse(response) => {
                 matches!(response, Response::Read(_))
             }
-            Self::Uc(_) | Self::Ud(..) | Self::ExtensionMessage(ExtensionMessage::Along { .. }) => {
-                true
-            }
+            Self::Uc(_)
+            | Self::Ud(..)
+            | Self::ExtensionMessage(ExtensionMessage::PiggybackedAck { .. }) => true,
             Self::Cnp | Self::ExtensionMessage(_) => false,
         }
     }

@@ -18,10 +18,10 @@ pub use aeth::{Aeth, Credits, Nak, RnrTimer, Syndrome};
 pub use bth::{BTH_LEN, Bth, DEFAULT_PKEY, pkeys_match};
 pub use grh::{GRH_LEN, Grh};
 pub use headers::{Atomic, AtomicOp, Deth, Feth, Immediate, Reth};
-pub use icrc::{Addresses, Check, Envelope, ICRC_LEN, Verdict};
+pub use icrc::{Addresses, Check, CoveredHeaders, ICRC_LEN, IcrcResult};
 pub use message::{Message, OneWay, ReadResponse, Request, Response, Send, Tail, Write};
 pub use number::{Number, Psn, Qpn};
-pub use ours::{ALONG_LEN, Along, ExtensionMessage, HELD_BITS, HeldPackets, Nonce};
+pub use ours::{ALONG_LEN, ExtensionMessage, HELD_BITS, HeldPackets, Nonce, PiggybackedAck};
 pub use packet::{HEAD_MAX, HeadBytes, Packet, dest_qpn};
 
 /// The UDP port of RoCE v2.

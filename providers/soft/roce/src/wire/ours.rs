@@ -58,11 +58,11 @@ pub enum ExtensionMessage {
         held: HeldPackets,
     },
     /// A request together with an acknowledgement, which saves a datagram.
-    Along {
+    PiggybackedAck {
         /// The receiver's nonce.
         to: Nonce,
         /// The acknowledgement.
-        along: Along,
+        along: PiggybackedAck,
         /// The request.
         request: OneWay,
     },
@@ -70,7 +70,7 @@ pub enum ExtensionMessage {
 
 /// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Along {
+pub struct PiggybackedAck {
     /// The newest packet that arrived.
     pub psn: Psn,
     /// Credits for further messages.
@@ -202,8 +202,8 @@ impl ExtensionMessage {
                 let (request, rest) = Request::parse(operation, rest)?.ok_or(unknown)?;
                 let request = OneWay::try_from(request).map_err(|()| unknown)?;
                 let psn = Psn::from_bytes([p2, p1, p0]);
-                let along = Along { psn, credits, msn: aeth.msn };
-                Ok((Self::Along { to, along, request }, rest))
+                let along = PiggybackedAck { psn, credits, msn: aeth.msn };
+                Ok((Self::PiggybackedAck { to, along, request }, rest))
             }
             _ => {
                 let (from, rest) = Nonce::parse(rest)?;
@@ -239,7 +239,7 @@ impl ExtensionMessage {
                 append(head, to.emit());
                 head.extend(held.0.iter().flat_map(|word| word.to_be_bytes()));
             }
-            Self::Along { to, along: Along { psn, credits, msn }, request } => {
+            Self::PiggybackedAck { to, along: PiggybackedAck { psn, credits, msn }, request } => {
                 let request = Request::from(*request);
                 let [p2, p1, p0] = psn.to_bytes();
                 append(head, [ALONG, request.operation(), 0, 0]);

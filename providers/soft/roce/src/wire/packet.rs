@@ -171,13 +171,17 @@ mod tests {
         let bits = "0000000000000001 0000000000000000 0000000000000000 0000000000000100";
         let selective = Message::ExtensionMessage(ExtensionMessage::Selective { to, held });
         all.push((0xc0, selective, format!("66767262 06000000 0102030405060708 {bits}"), 0));
-        let along = Along { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
+        let along =
+            PiggybackedAck { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
         for (operation, one_way, bytes) in [
             ("04", OneWay::Send(Send::Only(None)), String::new()),
             ("0b", OneWay::Write(Write::Only(RETH, Some(IMM))), reth("01020304")),
         ] {
-            let message =
-                Message::ExtensionMessage(ExtensionMessage::Along { to, along, request: one_way });
+            let message = Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
+                to,
+                along,
+                request: one_way,
+            });
             let golden =
                 format!("66767262 07{operation}0000 0102030405060708 00000def 1f000005 {bytes}");
             all.push((0xc0, message, golden, 9));

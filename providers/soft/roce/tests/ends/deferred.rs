@@ -41,7 +41,7 @@ fn requests_execute_once_in_order_despite_late_answers() {
                 let mut world = world(service, Duration::from_micros(delay), 0, seed);
                 let took = run(kind, &mut world);
                 let end = &world.ends[1];
-                assert!(end.drops.iter().all(|drop| *drop == Drop::Busy), "{:?}", end.drops);
+                assert!(end.drops.iter().all(|drop| *drop == DropReason::Busy), "{:?}", end.drops);
                 let resent = world.ends[0].qp.counters().resent_pkts;
                 println!("{kind:?}, {delay} us: {took:?}, {resent} sent again");
             }

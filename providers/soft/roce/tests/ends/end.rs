@@ -52,7 +52,7 @@ pub(crate) struct Deferral {
 
 /// An open question.
 struct PendingAsk {
-    ask: Ask,
+    ask: ResponderRequest,
     packet: Vec<u8>,
     /// When the answer is due; `None`: the question or its answer was lost.
     due: Option<Time>,
@@ -107,9 +107,9 @@ pub(crate) struct End {
     pub(crate) flushes: u32,
     held: HashMap<u16, Vec<u8>>,
     pub(crate) damaged: u64,
-    pub(crate) drops: Vec<Drop>,
+    pub(crate) drops: Vec<DropReason>,
     /// The answer to READs; `None`: accept them.
-    pub(crate) read_answer: Option<Answer>,
+    pub(crate) read_answer: Option<ResponderReply>,
     /// Answers the questions late if set.
     pub(crate) deferral: Option<Deferral>,
 }
@@ -153,8 +153,8 @@ impl End {
         self.events();
     }
 
-    fn envelope(&self) -> Envelope {
-        Envelope { addresses: self.addresses, source_port: 0xc000, identification: 0 }
+    fn envelope(&self) -> CoveredHeaders {
+        CoveredHeaders { addresses: self.addresses, source_port: 0xc000, identification: 0 }
     }
 
     /// The next datagram, with its ICRC.
@@ -178,14 +178,14 @@ impl End {
     }
 
     /// The envelope of the peer's packets.
-    pub(crate) fn envelope_of_peer(&self) -> Envelope {
-        Envelope { addresses: self.addresses.reversed(), ..self.envelope() }
+    pub(crate) fn envelope_of_peer(&self) -> CoveredHeaders {
+        CoveredHeaders { addresses: self.addresses.reversed(), ..self.envelope() }
     }
 
     /// Delivers a datagram.
     pub(crate) fn receive(&mut self, now: Time, datagram: &[u8], congested: bool) {
         let packet = match self.envelope_of_peer().open(datagram, Check::Full) {
-            Some((packet, Verdict::Intact)) => packet,
+            Some((packet, IcrcResult::Intact)) => packet,
             _ => return self.damaged += 1,
         };
         self.packet(now, packet, congested);
@@ -237,7 +237,7 @@ impl End {
         match self.qp.receive(now, &arrival) {
             Step::Done => {}
             Step::Dropped(drop) => {
-                if let (Drop::Busy, Some(deferral)) = (drop, &mut self.deferral) {
+                if let (DropReason::Busy, Some(deferral)) = (drop, &mut self.deferral) {
                     deferral.keep(now, packet);
                 }
                 self.drops.push(drop);
@@ -256,7 +256,8 @@ impl End {
             }
             // Answer a repeated READ locally: behind it, the requester may ask another process.
             Step::Ask(ask)
-                if self.deferral.is_some() && !matches!(ask, Ask::Read { again: true, .. }) =>
+                if self.deferral.is_some()
+                    && !matches!(ask, ResponderRequest::Read { again: true, .. }) =>
             {
                 let deferral = self.deferral.as_mut().expect("as above");
                 let due = deferral.due(now);
@@ -271,12 +272,12 @@ impl End {
         }
     }
 
-    fn answer(&mut self, ask: Ask, packet: &[u8]) -> Answer {
+    fn answer(&mut self, ask: ResponderRequest, packet: &[u8]) -> ResponderReply {
         match ask {
-            Ask::Deliver { srq, offset, payload, first, last, solicited } => {
+            ResponderRequest::Deliver { srq, offset, payload, first, last, solicited } => {
                 if first {
                     if self.receives == 0 {
-                        return Answer::Rnr;
+                        return ResponderReply::Rnr;
                     }
                     self.receives -= 1;
                     self.current = Some(Vec::new());
@@ -284,25 +285,25 @@ impl End {
                 let data = self.current.as_mut().expect("a message that began");
                 assert_eq!(data.len(), offset as usize);
                 if data.len() + payload.len() > self.receive_len as usize {
-                    return Answer::Refused(Refusal::InvalidRequest);
+                    return ResponderReply::Refused(Refusal::InvalidRequest);
                 }
                 data.extend(&packet[payload]);
                 if let Some(tail) = last {
                     let data = self.current.take().expect("as above");
                     self.inbox.push(Received { data, tail, solicited, source: None, srq });
                 }
-                Answer::Accepted
+                ResponderReply::Accepted
             }
-            Ask::Place { srq, region, offset, payload, first, last, solicited } => {
+            ResponderRequest::Place { srq, region, offset, payload, first, last, solicited } => {
                 if first {
                     self.current = None;
                 }
                 if region.len != 0 && !self.allows(&region) {
-                    return Answer::Refused(Refusal::RemoteAccess);
+                    return ResponderReply::Refused(Refusal::RemoteAccess);
                 }
                 if let Some(Some(immediate)) = last {
                     if self.receives == 0 {
-                        return Answer::Rnr;
+                        return ResponderReply::Rnr;
                     }
                     self.receives -= 1;
                     let tail = Tail::Immediate(immediate);
@@ -316,43 +317,43 @@ impl End {
                 }
                 let at = region.va as usize + offset as usize;
                 self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
-                Answer::Accepted
+                ResponderReply::Accepted
             }
-            Ask::Read { region, .. } => match self.read_answer {
+            ResponderRequest::Read { region, .. } => match self.read_answer {
                 Some(answer) => answer,
-                None if region.len == 0 || self.allows(&region) => Answer::Accepted,
-                None => Answer::Refused(Refusal::RemoteAccess),
+                None if region.len == 0 || self.allows(&region) => ResponderReply::Accepted,
+                None => ResponderReply::Refused(Refusal::RemoteAccess),
             },
-            Ask::Atomic(atomic) => {
+            ResponderRequest::Atomic(atomic) => {
                 if !self.allows(&Reth { va: atomic.va, rkey: atomic.rkey, len: 8 }) {
-                    return Answer::Refused(Refusal::RemoteAccess);
+                    return ResponderReply::Refused(Refusal::RemoteAccess);
                 }
                 let word = &mut self.memory[atomic.va as usize..][..8];
                 let old = u64::from_le_bytes(word.try_into().expect("8"));
                 word.copy_from_slice(&atomic.op.apply(old).to_le_bytes());
-                Answer::Original(old)
+                ResponderReply::Original(old)
             }
-            Ask::Flush { .. } => {
+            ResponderRequest::Flush { .. } => {
                 self.flushes += 1;
-                Answer::Accepted
+                ResponderReply::Accepted
             }
-            Ask::AtomicWrite { region, payload } => {
+            ResponderRequest::AtomicWrite { region, payload } => {
                 if !self.allows(&region) {
-                    return Answer::Refused(Refusal::RemoteAccess);
+                    return ResponderReply::Refused(Refusal::RemoteAccess);
                 }
                 self.memory[region.va as usize..][..8].copy_from_slice(&packet[payload]);
-                Answer::Accepted
+                ResponderReply::Accepted
             }
-            Ask::Datagram { src_qpn, payload, immediate, solicited } => {
+            ResponderRequest::Datagram { src_qpn, payload, immediate, solicited } => {
                 if self.receives == 0 {
-                    return Answer::Rnr;
+                    return ResponderReply::Rnr;
                 }
                 self.receives -= 1;
                 let tail = immediate.map_or(Tail::Plain, Tail::Immediate);
                 let data = packet[payload].to_vec();
                 let source = Some(src_qpn);
                 self.inbox.push(Received { data, tail, solicited, source, srq: None });
-                Answer::Accepted
+                ResponderReply::Accepted
             }
         }
     }

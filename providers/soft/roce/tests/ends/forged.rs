@@ -62,14 +62,14 @@ fn extension(random: u64) -> Vec<Message> {
     let mut held = HeldPackets::NONE;
     (0..HELD_BITS).for_each(|bit| held.insert(bit));
     let psn = Psn::new(FIRST[1]);
-    let along = Along { psn, credits: Credits::UNLIMITED, msn: Number::new(1) };
+    let along = PiggybackedAck { psn, credits: Credits::UNLIMITED, msn: Number::new(1) };
     let request = OneWay::Send(Send::Only(None));
     vec![
         ours(ExtensionMessage::Hello { from }),
         ours(ExtensionMessage::Welcome { to, from }),
         ours(ExtensionMessage::Confirm { to, from }),
         ours(ExtensionMessage::Selective { to, held }),
-        ours(ExtensionMessage::Along { to, along, request }),
+        ours(ExtensionMessage::PiggybackedAck { to, along, request }),
     ]
 }
 
@@ -169,7 +169,7 @@ fn extension_packets_with_a_wrong_nonce_are_dropped() {
         }
     }
     assert_eq!(world.ends[0].completions.len(), before);
-    assert!(world.ends[0].drops.contains(&Drop::Unproved));
+    assert!(world.ends[0].drops.contains(&DropReason::Unproved));
     assert_eq!(world.ends[0].inbox.len(), 1);
     assert!(world.run());
     assert_eq!(world.ends[1].inbox.len(), 9, "each once");
@@ -189,7 +189,7 @@ fn a_forged_hello_brings_one_packet_that_is_no_longer() {
     let hello = Packet { bth: Bth::new(Qpn::new(1), Psn::new(0)), message: extension(1)[0] };
     assert!(welcome.len() <= hello.emit(0).len() + ICRC_LEN);
     world.ends[1].receive(now, &welcome, false);
-    assert_eq!(world.ends[1].drops.last(), Some(&Drop::Unproved));
+    assert_eq!(world.ends[1].drops.last(), Some(&DropReason::Unproved));
     assert!(
         known && world.ends.iter().all(|end| end.qp.is_greeted()),
         "they still know each other"

@@ -237,7 +237,7 @@ fn a_response_of_another_length_is_a_bad_response() {
     let bytes = [&packet.emit(8)[..], &[0; 8]].concat();
     let addresses = world.ends[0].qp.config().peer.expect("connected").addresses.reversed();
     let arrival = Arrival { addresses, congested: false, packet: &bytes };
-    assert_eq!(world.ends[0].qp.receive(now, &arrival), Step::Dropped(Drop::Message));
+    assert_eq!(world.ends[0].qp.receive(now, &arrival), Step::Dropped(DropReason::Message));
     world.ends[0].events();
     assert_eq!(world.ends[0].completions, [(0, Status::BadResponse)]);
 }
@@ -257,15 +257,15 @@ fn packets_from_other_addresses_are_dropped_first() {
         assert!(qp.poll_transmit(now).is_none(), "no answer, not even a CNP");
         step
     };
-    assert_eq!(try_it(addresses.reversed(), inside), Step::Dropped(Drop::Addresses));
+    assert_eq!(try_it(addresses.reversed(), inside), Step::Dropped(DropReason::Addresses));
     let other = |bth, message| [&Packet { bth, message }.emit(12)[..], &[0; 12]].concat();
     let bth = Bth { dest_qpn: Qpn::new(0x99), ..packet.bth };
-    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(Drop::Qpn));
+    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(DropReason::Qpn));
     let bth = Bth { pkey: 0x8001, ..packet.bth };
-    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(Drop::Pkey));
+    assert_eq!(try_it(addresses, &other(bth, packet.message)), Step::Dropped(DropReason::Pkey));
     let uc = Message::Uc(OneWay::Send(Send::Only(None)));
-    assert_eq!(try_it(addresses, &other(packet.bth, uc)), Step::Dropped(Drop::Service));
-    let short = Step::Dropped(Drop::Malformed(Malformed::Short));
+    assert_eq!(try_it(addresses, &other(packet.bth, uc)), Step::Dropped(DropReason::Service));
+    let short = Step::Dropped(DropReason::Malformed(Malformed::Short));
     assert_eq!(try_it(addresses, &inside[..8]), short);
     assert_eq!(qp.counters().dropped_pkts, 5);
 }
@@ -465,7 +465,7 @@ fn a_refused_duplicate_read_does_not_break_the_connection() {
     world.ends[1].receive(now, &late[0].1, false);
     assert!(world.run());
     assert_eq!(world.ends[0].completions, [(0, Status::Success)]);
-    world.ends[1].read_answer = Some(Answer::Refused(Refusal::RemoteAccess));
+    world.ends[1].read_answer = Some(ResponderReply::Refused(Refusal::RemoteAccess));
     // Deliver the duplicate in the middle of another message.
     world.ends[0].post(send(1, 2000));
     let mut parts = packets(&mut world.ends[0], now);
@@ -492,7 +492,7 @@ fn a_read_whose_answer_is_lost_and_whose_memory_is_gone_is_a_remote_access_error
         world.ends[1].receive(now, &datagram, false);
     }
     let lost = packets(&mut world.ends[1], now);
-    world.ends[1].read_answer = Some(Answer::Refused(Refusal::RemoteAccess));
+    world.ends[1].read_answer = Some(ResponderReply::Refused(Refusal::RemoteAccess));
     assert!(world.run());
     assert_eq!(world.ends[0].completions, [(0, Status::RemoteAccess)], "{} lost", lost.len());
     assert!(!world.ends[1].qp.is_in_error());
@@ -607,7 +607,7 @@ fn an_acknowledgement_can_wait_for_a_request_to_travel_with() {
 #[test]
 fn with_the_extension_an_acknowledgement_travels_with_the_only_request() {
     let is_along = |packet: &Packet| {
-        matches!(packet.message, Message::ExtensionMessage(ExtensionMessage::Along { .. }))
+        matches!(packet.message, Message::ExtensionMessage(ExtensionMessage::PiggybackedAck { .. }))
     };
     // Whether the second end knows the first; whether it may piggyback; requests and their length;
     // packets; whether the first packet carries the acknowledgement.

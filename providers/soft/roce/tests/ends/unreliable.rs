@@ -78,7 +78,7 @@ fn datagrams_need_the_key_and_a_receive() {
     assert!(world.run());
     let lens: Vec<_> = world.ends[1].inbox.iter().map(|received| received.data.len()).collect();
     assert_eq!(lens, [256, 0], "another key is dropped; bit 31 sends our own; no third receive");
-    assert_eq!(world.ends[1].drops, [Drop::Qkey]);
+    assert_eq!(world.ends[1].drops, [DropReason::Qkey]);
     assert_eq!(world.ends[1].qp.counters().out_of_buffer, 1);
     assert_eq!(world.ends[0].completions.len(), 4);
 }

@@ -82,7 +82,7 @@ impl Conn {
         match self.qp.receive(now, &Arrival { addresses, congested, packet }) {
             Step::Ask(ask) => {
                 match ask {
-                    Ask::Deliver { offset, payload, last, .. } => {
+                    ResponderRequest::Deliver { offset, payload, last, .. } => {
                         assert_eq!(offset, self.offset, "in order, each once");
                         self.received += payload.len() as u64;
                         self.offset = match last {
@@ -90,10 +90,10 @@ impl Conn {
                             None => offset + payload.len() as u32,
                         };
                     }
-                    Ask::Read { .. } => {}
+                    ResponderRequest::Read { .. } => {}
                     other => panic!("{other:?}"),
                 }
-                self.qp.answer(Answer::Accepted);
+                self.qp.answer(ResponderReply::Accepted);
             }
             Step::Place { payload, .. } => self.received += payload.len() as u64,
             Step::Hold(place) => {

@@ -44,7 +44,7 @@ pub(crate) struct FrameTarget<'a> {
 pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &Body) -> Delivery {
     let len = body.low(0).at_most(MAX_FRAME).filter(|len| *len >= ETHERNET);
     let chunk = body.low(2).check(|chunk| chunk_of(&inlet.view, chunk));
-    let (Some(len), Some(chunk), Carrier::Chunk) = (len, chunk, head.carrier) else {
+    let (Some(len), Some(chunk), PayloadLocation::Chunk) = (len, chunk, head.carrier) else {
         return Delivery::Dropped;
     };
     // A private copy, because the sender could change the frame during the checks.

@@ -18,9 +18,9 @@ use crate::host::sockets::Sockets;
 use crate::host::xrc_messages::{REPLY_LEN, REQUEST_HEADER_LEN, SrqReply, SrqRequest};
 use crate::packet_sink::{self, PacketMetadata};
 use ferroverbs_roce::engine::Arrival;
-use ferroverbs_roce::wire::{Addresses, Envelope, ICRC_LEN, Qpn, dest_qpn};
+use ferroverbs_roce::wire::{Addresses, CoveredHeaders, ICRC_LEN, Qpn, dest_qpn};
 use soft_local::shm::layout::{CHUNK_BYTES, qpn, split_qpn};
-use soft_local::shm::slot::{BODY_WORDS, Body, Carrier, Head, Op, halves};
+use soft_local::shm::slot::{BODY_WORDS, Body, Head, Op, PayloadLocation, halves};
 use soft_semantics::state::QpType;
 use std::net::Ipv6Addr;
 use std::sync::atomic::Ordering;
@@ -159,7 +159,7 @@ pub(crate) fn receive_frame(
     head: &Head,
     body: &Body,
 ) -> bool {
-    if head.carrier != Carrier::Chunk {
+    if head.carrier != PayloadLocation::Chunk {
         return false;
     }
     let Some(len) = body.low(0).at_most(MAX_PACKET_LEN) else { return false };
@@ -229,7 +229,7 @@ fn receive_forwarded_packet(
     sockets.counters.counter(ProcessCounter::TakenOver).fetch_add(1, Ordering::Relaxed);
     if let Some(sink) = packet_sink::installed() {
         // The frame header does not carry port and identification.
-        let envelope = Envelope { addresses, source_port: 0, identification: 0 };
+        let envelope = CoveredHeaders { addresses, source_port: 0, identification: 0 };
         let beside = PacketMetadata { envelope, traffic_class, hop_limit, is_sent: false };
         sink.report(packet, [0; ICRC_LEN], &beside);
     }

@@ -24,7 +24,7 @@ use crate::host::sockets::Sockets;
 use crate::host::xrc_messages::ServeResult;
 use abi::*;
 use ferroverbs_roce::Time;
-use ferroverbs_roce::engine::{Answer, Arrival, Ask, Refusal, Status};
+use ferroverbs_roce::engine::{Arrival, Refusal, ResponderReply, ResponderRequest, Status};
 use ferroverbs_roce::wire::{Atomic, Reth, Tail};
 use soft_local::shm::layout::split_qpn;
 use soft_memory::Ranges;
@@ -69,7 +69,7 @@ impl<'a> RequestServer for Halves<'a> {
         is_placed
     }
 
-    fn execute(&mut self, ask: &Ask, packet: &[u8]) -> Execution {
+    fn execute(&mut self, ask: &ResponderRequest, packet: &[u8]) -> Execution {
         let qp = self.send.qp;
         let result = match qp.select_server(self.inbound, ask, packet) {
             Server::ThisProcess => qp.serve_with_retries(self.inbound, ask, packet),
@@ -78,7 +78,8 @@ impl<'a> RequestServer for Halves<'a> {
             Server::OtherProcess(srqn) => return qp.request_from_srq_owner(srqn, ask, packet),
         };
         let reply = self.reply_to_peer(result);
-        let is_xrc_read = matches!((ask, qp.kind), (Ask::Read { .. }, QpType::XrcRecv));
+        let is_xrc_read =
+            matches!((ask, qp.kind), (ResponderRequest::Read { .. }, QpType::XrcRecv));
         let read_owner = is_xrc_read.then(|| ReadOwner::Domain(self.inbound.domain(qp)));
         Execution::Done { reply, read_owner }
     }
@@ -206,27 +207,29 @@ impl Qp {
     fn reply_of(&self, served: ServeResult) -> (PeerReply, bool) {
         let refusal = match served {
             ServeResult::Original(value) => {
-                return (PeerReply::Answer(Answer::Original(value)), false);
+                return (PeerReply::Answer(ResponderReply::Original(value)), false);
             }
             ServeResult::Verdict(Verdict::Done) => {
-                return (PeerReply::Answer(Answer::Accepted), false);
+                return (PeerReply::Answer(ResponderReply::Accepted), false);
             }
             // A busy resource also asks the peer to repeat the request.
             ServeResult::Verdict(Verdict::NotReady | Verdict::Dropped | Verdict::Busy) => {
-                return (PeerReply::Answer(Answer::Rnr), false);
+                return (PeerReply::Answer(ResponderReply::Rnr), false);
             }
             ServeResult::Verdict(Verdict::Broken) => return (PeerReply::Nothing, self.fail()),
             ServeResult::Verdict(Verdict::Refuse(nak)) => nak,
             ServeResult::Verdict(Verdict::Stale | Verdict::Gone) => Nak::Operation,
         };
         if !self.kind.is_reliable() {
-            return (PeerReply::Answer(Answer::Refused(Refusal::RemoteOperation)), false);
+            return (PeerReply::Answer(ResponderReply::Refused(Refusal::RemoteOperation)), false);
         }
-        let Some(event) = refusal.event() else { return (PeerReply::Answer(Answer::Rnr), false) };
+        let Some(event) = refusal.event() else {
+            return (PeerReply::Answer(ResponderReply::Rnr), false);
+        };
         // Before the NAK leaves: a peer that receives the NAK must find the QP in error.
         let failed = self.fail();
         self.event(event);
-        (PeerReply::Answer(Answer::Refused(refusal_of(refusal))), failed)
+        (PeerReply::Answer(ResponderReply::Refused(refusal_of(refusal))), failed)
     }
 
     /// Takes the QP to error after a refusal by the transport. Returns false if the QP was in error
@@ -251,7 +254,12 @@ impl Qp {
         }
     }
 
-    fn serve_with_retries(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> ServeResult {
+    fn serve_with_retries(
+        &self,
+        inbound: &mut Inbound,
+        ask: &ResponderRequest,
+        packet: &[u8],
+    ) -> ServeResult {
         for _ in 0..ATTEMPTS {
             match self.serve(inbound, ask, packet) {
                 ServeResult::Verdict(Verdict::Busy) => std::thread::yield_now(),
@@ -263,7 +271,12 @@ impl Qp {
 
     /// Selects the process that serves a packet.
     #[inline]
-    fn select_server(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> Server {
+    fn select_server(
+        &self,
+        inbound: &mut Inbound,
+        ask: &ResponderRequest,
+        packet: &[u8],
+    ) -> Server {
         if self.kind != QpType::XrcRecv {
             return Server::ThisProcess;
         }
@@ -294,7 +307,7 @@ impl Qp {
         &self,
         inbound: &mut Inbound,
         srqn: u32,
-        ask: &Ask,
+        ask: &ResponderRequest,
         frame: &[u8],
     ) -> ServeResult {
         if is_first_packet(ask) {
@@ -307,9 +320,9 @@ impl Qp {
         }
     }
 
-    fn serve(&self, inbound: &mut Inbound, ask: &Ask, packet: &[u8]) -> ServeResult {
+    fn serve(&self, inbound: &mut Inbound, ask: &ResponderRequest, packet: &[u8]) -> ServeResult {
         let verdict = match ask {
-            Ask::Deliver { offset, payload, first, last, solicited, .. } => {
+            ResponderRequest::Deliver { offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
                     return ServeResult::Verdict(Verdict::Dropped);
                 }
@@ -332,7 +345,7 @@ impl Qp {
                 };
                 inbound.send(self, &headers, &Payload(bytes))
             }
-            Ask::Place { region, offset, payload, first, last, solicited, .. } => {
+            ResponderRequest::Place { region, offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
                     return ServeResult::Verdict(Verdict::Dropped);
                 }
@@ -349,11 +362,11 @@ impl Qp {
                 };
                 inbound.write_bytes(self, &headers, remote_address(region, *offset), bytes)
             }
-            Ask::Read { region, .. } => match self.check_read(inbound, region) {
+            ResponderRequest::Read { region, .. } => match self.check_read(inbound, region) {
                 Ok(()) => Verdict::Done,
                 Err(nak) => inbound.reject(self, nak),
             },
-            Ask::Atomic(Atomic { va, rkey, op }) => {
+            ResponderRequest::Atomic(Atomic { va, rkey, op }) => {
                 let remote = RemoteAddress { addr: *va, rkey: *rkey };
                 let (verdict, original) = inbound.atomic_value(self, remote, |old| op.apply(old));
                 if verdict == Verdict::Done {
@@ -361,13 +374,13 @@ impl Qp {
                 }
                 verdict
             }
-            Ask::Flush { how, region } => {
+            ResponderRequest::Flush { how, region } => {
                 let global = if how.global { IBV_FLUSH_GLOBAL } else { 0 };
                 let persistent = if how.persistent { IBV_FLUSH_PERSISTENT } else { 0 };
                 let len = if how.whole_region { 0 } else { u64::from(region.len) };
                 inbound.flush(self, remote_address(region, 0), len, global | persistent)
             }
-            Ask::AtomicWrite { region, payload } => {
+            ResponderRequest::AtomicWrite { region, payload } => {
                 let bytes = packet.get(payload.clone()).and_then(|bytes| bytes.try_into().ok());
                 match bytes {
                     Some(bytes) => {
@@ -377,15 +390,19 @@ impl Qp {
                 }
             }
             // Only UD has datagrams, and `datagrams` serves UD.
-            Ask::Datagram { .. } => Verdict::Dropped,
+            ResponderRequest::Datagram { .. } => Verdict::Dropped,
         };
         ServeResult::Verdict(verdict)
     }
 }
 
 /// Whether the packet is the first of its message.
-const fn is_first_packet(ask: &Ask) -> bool {
-    !matches!(ask, Ask::Deliver { first: false, .. } | Ask::Place { first: false, .. })
+const fn is_first_packet(ask: &ResponderRequest) -> bool {
+    !matches!(
+        ask,
+        ResponderRequest::Deliver { first: false, .. }
+            | ResponderRequest::Place { first: false, .. }
+    )
 }
 
 /// The shared receive queue that an XRC packet names. XRCETH follows BTH in each request

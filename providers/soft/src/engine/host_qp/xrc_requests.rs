@@ -17,7 +17,7 @@ use crate::host::connection::pump::AckPolicy;
 use crate::host::connection::srq::OutstandingSrqRequest;
 use crate::host::sockets::Sockets;
 use crate::host::xrc_messages::{SrqReply, SrqRequest};
-use ferroverbs_roce::engine::Ask;
+use ferroverbs_roce::engine::ResponderRequest;
 use soft_local::shm::layout::{Life, split_qpn};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,10 +27,15 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 impl Qp {
     /// Sends the request of a packet to the process of shared receive queue `srqn`.
     #[cold]
-    pub(super) fn request_from_srq_owner(&self, srqn: u32, ask: &Ask, packet: &[u8]) -> Execution {
+    pub(super) fn request_from_srq_owner(
+        &self,
+        srqn: u32,
+        ask: &ResponderRequest,
+        packet: &[u8],
+    ) -> Execution {
         let (slot, _) = split_qpn(srqn);
         let read = match ask {
-            Ask::Read { read, .. } => Some((*read, srqn)),
+            ResponderRequest::Read { read, .. } => Some((*read, srqn)),
             _ => None,
         };
         let request = SrqRequest {

@@ -2,7 +2,7 @@
 //! without a lock. `engine/acks.rs` decides when an acknowledgement is sent.
 #![forbid(unsafe_code)]
 
-use soft_local::shm::protocol::Quiet;
+use soft_local::shm::protocol::EmptyPolls;
 use soft_local::shm::slot::ACK_BITS;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -20,7 +20,7 @@ pub(crate) struct RingAcks {
     /// arrived. Written under the responder lock.
     piggybacked: AtomicU32,
     /// Counts fruitless looks at the ring.
-    idle_polls: Quiet,
+    idle_polls: EmptyPolls,
     /// The acknowledgement that the remote QP got last, alone or in a piece.
     acked_to_peer: AtomicU32,
     /// `next_arrival` at the last post, and whether a reply to the next message is expected: a
@@ -38,7 +38,7 @@ impl RingAcks {
         Self {
             next_arrival: AtomicU32::new(position),
             piggybacked: AtomicU32::new(0),
-            idle_polls: Quiet::new(),
+            idle_polls: EmptyPolls::new(),
             acked_to_peer: AtomicU32::new(position),
             replied_to: AtomicU32::new(position),
             expects_reply: AtomicBool::new(false),

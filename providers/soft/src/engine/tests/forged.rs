@@ -4,11 +4,11 @@
 
 use super::xrc_order::End;
 use super::*;
-use soft_local::shm::slot::{Carrier, FIRST, Head, LAST, Op, halves};
+use soft_local::shm::slot::{FIRST, Head, LAST, Op, PayloadLocation, halves};
 use soft_local::shm::trust::Unchecked;
 
 /// Writes a forged entry into the ring of `to`, in the slot of the next message of `from`.
-fn forge(from: &Side, to: &Side, op: Op, carrier: Carrier, count: u8, body: &[u64]) {
+fn forge(from: &Side, to: &Side, op: Op, carrier: PayloadLocation, count: u8, body: &[u64]) {
     forge_piece(from, to, op, FIRST | LAST, (carrier, count), body);
 }
 
@@ -18,7 +18,7 @@ fn forge_piece(
     to: &Side,
     op: Op,
     flags: u8,
-    (carrier, count): (Carrier, u8),
+    (carrier, count): (PayloadLocation, u8),
     body: &[u64],
 ) {
     let ring = to.qp.adapter.view.qp_ring(to.qp.index).expect("mapped");
@@ -58,10 +58,10 @@ fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
                 // SAFETY: this process owns the chunk.
                 unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
                 let body = [halves(chunk, 1), LEN as u64];
-                forge(&a, &b, Op::Send, Carrier::AttachList, 0, &body);
+                forge(&a, &b, Op::Send, PayloadLocation::AttachList, 0, &body);
             } else {
                 let body = [address, 0, 0, halves(LEN as u32, 0), halves(0, LEN as u32)];
-                forge(&a, &b, Op::Send, Carrier::Attach, 1, &body);
+                forge(&a, &b, Op::Send, PayloadLocation::Attach, 1, &body);
             }
             assert!(b.memory.iter().all(|byte| *byte == 0), "{kind:?}, listed: {listed}");
             let got = b.poll().map(|cqe| cqe.status);
@@ -105,7 +105,7 @@ fn an_offer_whose_lengths_overflow_is_refused() {
     let list = [[0x1000u64, u64::MAX], [0x1000, 65]];
     // SAFETY: this process owns the chunk.
     unsafe { base.base().cast::<[[u64; 2]; 2]>().write(list) };
-    forge(&a, &b, Op::Send, Carrier::AttachList, 0, &[halves(chunk, 2), 64]);
+    forge(&a, &b, Op::Send, PayloadLocation::AttachList, 0, &[halves(chunk, 2), 64]);
     assert_eq!(b.poll().map(|cqe| cqe.status), Some(IBV_WC_WR_FLUSH_ERR));
 }
 
@@ -125,16 +125,16 @@ fn later_pieces_cannot_extend_a_message_beyond_its_declared_length() {
         let address = a.memory.as_ptr() as u64;
         // The first part offers 8 of 64 bytes, and the second offers all 64 again.
         let part = [halves(chunk, 8), LEN as u64];
-        forge_piece(&a, &b, Op::Send, FIRST, (Carrier::Chunk, 0), &part);
+        forge_piece(&a, &b, Op::Send, FIRST, (PayloadLocation::Chunk, 0), &part);
         if listed {
             let base = of_a.view.chunk(chunk).expect("there");
             // SAFETY: this process owns the chunk.
             unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
             let body = [halves(chunk, 1), LEN as u64];
-            forge_piece(&a, &b, Op::Send, LAST, (Carrier::AttachList, 0), &body);
+            forge_piece(&a, &b, Op::Send, LAST, (PayloadLocation::AttachList, 0), &body);
         } else {
             let body = [address, 0, 0, halves(LEN as u32, 0), halves(0, LEN as u32)];
-            forge_piece(&a, &b, Op::Send, LAST, (Carrier::Attach, 1), &body);
+            forge_piece(&a, &b, Op::Send, LAST, (PayloadLocation::Attach, 1), &body);
         }
         let got = b.poll().map(|cqe| (cqe.status, cqe.byte_len));
         assert_eq!(got, Some((IBV_WC_WR_FLUSH_ERR, 0)), "listed: {listed}");
@@ -171,7 +171,7 @@ fn tell(to: &Arc<Adapter>, slot: u16, op: Op, about: u32, word: u64) -> bool {
         seq: 0,
         op,
         flags: FIRST | LAST,
-        carrier: Carrier::Inline,
+        carrier: PayloadLocation::Inline,
         count: 8,
         imm: 0,
         src_qpn: about,
@@ -245,7 +245,7 @@ fn pending_requests_of_peer_processes_are_limited() {
         seq: 0,
         op: Op::XrcAsk,
         flags: FIRST | LAST,
-        carrier: Carrier::Inline,
+        carrier: PayloadLocation::Inline,
         count: 8,
         imm: 0,
         src_qpn: by,

@@ -7,7 +7,7 @@ use super::*;
 use crate::engine::host_qp::{FRAME_KINDS, receive_srq_request};
 use crate::engine::objects::datagrams::OutgoingDatagram;
 use crate::host::xrc_messages::SrqRequest;
-use ferroverbs_roce::engine::Ask;
+use ferroverbs_roce::engine::ResponderRequest;
 use ferroverbs_roce::wire::{Number, Reth, Tail};
 use soft_local::shm::slot::{BODY_WORDS, Op, halves};
 
@@ -39,7 +39,7 @@ impl Both {
         self.home.recv.qp.life.incarnation.lock().generation
     }
 
-    fn question(&self, number: u64, ask: Ask) -> SrqRequest {
+    fn question(&self, number: u64, ask: ResponderRequest) -> SrqRequest {
         let (of, srqn) = (self.home.recv.qp.qpn, self.other.srq.number);
         SrqRequest { number, of, generation: self.generation(), srqn, ask }
     }
@@ -66,8 +66,8 @@ impl Both {
     }
 }
 
-fn piece(first: bool, last: bool) -> Ask {
-    Ask::Deliver {
+fn piece(first: bool, last: bool) -> ResponderRequest {
+    ResponderRequest::Deliver {
         srq: Some(Number::new(0)),
         offset: if first { 0 } else { 8 },
         payload: 0..8,
@@ -126,7 +126,7 @@ fn a_message_without_a_first_part_or_without_the_right_moves_nothing() {
     let slot = pair.home_slot();
     let keys = pair.other.recv.keys;
     let va = pair.other.recv.memory.as_ptr() as u64;
-    let place = |rkey, va, len, first| Ask::Place {
+    let place = |rkey, va, len, first| ResponderRequest::Place {
         srq: Some(Number::new(0)),
         region: Reth { va, rkey, len },
         offset: if first { 0 } else { 1 },

@@ -5,7 +5,7 @@
 use super::{HostConnection, PeerRoute};
 use crate::host::sockets::Sockets;
 use ferroverbs_roce::Time;
-use ferroverbs_roce::engine::{Answer, Arrival, Ask, Step, Work};
+use ferroverbs_roce::engine::{Arrival, ResponderReply, ResponderRequest, Step, Work};
 use ferroverbs_roce::wire::{Immediate, Qpn};
 use soft_semantics::request::Route;
 use std::ops::Range;
@@ -57,11 +57,12 @@ impl HostConnection {
     ) -> Option<Datagram> {
         let step = self.transport.receive(now, arrival);
         sockets.counters.add_connection(self);
-        let Step::Ask(Ask::Datagram { src_qpn, payload, immediate, solicited }) = step else {
+        let Step::Ask(ResponderRequest::Datagram { src_qpn, payload, immediate, solicited }) = step
+        else {
             return None;
         };
         // UD sends no acknowledgement: the sender does not learn whether a receive was posted.
-        self.transport.answer(Answer::Accepted);
+        self.transport.answer(ResponderReply::Accepted);
         Some(Datagram { src_qpn, payload, immediate, solicited })
     }
 

@@ -8,7 +8,9 @@ use super::{HostConnection, ReadOwner};
 use crate::host::sockets::Sockets;
 use crate::host::xrc_messages::{ServeResult, SrqReply};
 use ferroverbs_roce::Time;
-use ferroverbs_roce::engine::{Answer, Arrival, Ask, Drop, Refusal, Status, Step};
+use ferroverbs_roce::engine::{
+    Arrival, DropReason, Refusal, ResponderReply, ResponderRequest, Status, Step,
+};
 use ferroverbs_roce::wire::{Addresses, Reth};
 use soft_semantics::inbound::{Nak, Verdict};
 
@@ -24,7 +26,7 @@ pub(crate) trait RequestServer {
     fn place_response(&mut self, n: u64, offset: usize, bytes: &[u8]) -> bool;
 
     /// Executes a request of the peer, or the part of a request that `packet` carries.
-    fn execute(&mut self, ask: &Ask, packet: &[u8]) -> Execution;
+    fn execute(&mut self, ask: &ResponderRequest, packet: &[u8]) -> Execution;
 
     /// Checks whether a repeated READ is still permitted. Returns the owner of the region, if the
     /// QP's own protection domain is not the owner. A repeated READ can arrive within a message,
@@ -51,7 +53,7 @@ pub(crate) trait RequestServer {
 /// What the transport replies to a request of the peer.
 #[derive(Debug)]
 pub(crate) enum PeerReply {
-    Answer(Answer),
+    Answer(ResponderReply),
     /// No reply: the QP is in error.
     Nothing,
 }
@@ -189,7 +191,7 @@ impl HostConnection {
 
     fn apply_step<S: RequestServer>(&mut self, server: &mut S, step: Step, packet: &[u8]) {
         match step {
-            Step::Dropped(Drop::Busy) => self.receive_while_busy(server, packet),
+            Step::Dropped(DropReason::Busy) => self.receive_while_busy(server, packet),
             Step::Done | Step::Dropped(_) => {}
             Step::Hold(position) => {
                 self.early_packets.insert(position, packet.into());
@@ -201,13 +203,13 @@ impl HostConnection {
             Step::Original { work, value } => {
                 self.place_response(server, work, 0, &value.to_ne_bytes());
             }
-            Step::Ask(Ask::Read { read, region, again: true }) => {
+            Step::Ask(ResponderRequest::Read { read, region, again: true }) => {
                 let answer = match server.authorize_repeated_read(&region, packet) {
                     Ok(owner) => {
                         owner.into_iter().for_each(|owner| self.record_read_owner(read, owner));
-                        Answer::Accepted
+                        ResponderReply::Accepted
                     }
-                    Err(refusal) => Answer::Refused(refusal),
+                    Err(refusal) => ResponderReply::Refused(refusal),
                 };
                 self.transport.answer(answer);
             }
@@ -220,10 +222,15 @@ impl HostConnection {
         }
     }
 
-    fn apply_request<S: RequestServer>(&mut self, server: &mut S, ask: &Ask, packet: &[u8]) {
+    fn apply_request<S: RequestServer>(
+        &mut self,
+        server: &mut S,
+        ask: &ResponderRequest,
+        packet: &[u8],
+    ) {
         match server.execute(ask, packet) {
             Execution::Done { reply, read_owner } => {
-                if let (Ask::Read { read, .. }, Some(owner)) = (ask, read_owner) {
+                if let (ResponderRequest::Read { read, .. }, Some(owner)) = (ask, read_owner) {
                     self.record_read_owner(*read, owner);
                 }
                 self.apply_reply(reply);
