@@ -5,10 +5,12 @@
 //! the process does not take part, and the counters end with the process.
 
 use crate::output;
+use crate::processes::{self, Identity};
+use soft_local::names;
+use soft_local::shm::layout::{COUNTER_NAME, COUNTERS, COUNTERS_AT, Counter, MAGIC};
 use std::collections::BTreeSet;
-use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::Path;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 
 /// The arguments of `ferroverbs counters`.
@@ -22,19 +24,10 @@ pub(crate) struct Args {
     processes: Vec<u32>,
 }
 
-/// The begin of the link target of the file's descriptor.
-const FILE_PREFIX: &str = "/memfd:ferroverbs-tables";
-/// The first bytes of the file, in the byte order of the processor. The next byte is the version of
-/// the layout.
-const MAGIC: &[u8] = b"fv-soft";
-/// The offset of the first counter.
-const OFFSET: usize = 64;
-/// The largest number of counters.
-const MOST: usize = 48;
-/// The bytes of a counter's name, padded with zeros. The value follows.
-const NAME_LEN: usize = 40;
-/// The bytes of a counter.
-const ENTRY_LEN: usize = NAME_LEN + 8;
+/// The bytes of a counter: its name, padded with zeros, and its value.
+const ENTRY_LEN: usize = size_of::<Counter>();
+/// The bytes up to the end of the counters.
+const HEAD_LEN: usize = COUNTERS_AT + COUNTERS * ENTRY_LEN;
 
 /// The counters of a process.
 #[derive(Debug)]
@@ -67,14 +60,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 
 /// The processes in `wanted`; all processes if the list is empty.
 fn processes_to_read(wanted: &[u32]) -> crate::Result<Vec<u32>> {
-    if !wanted.is_empty() {
-        return Ok(wanted.to_vec());
-    }
-    let entries = fs::read_dir("/proc").map_err(|e| format!("cannot read /proc: {e}"))?;
-    let mut all: Vec<u32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    all.sort_unstable();
-    Ok(all)
+    if wanted.is_empty() { processes::numbers() } else { Ok(wanted.to_vec()) }
 }
 
 /// The file in which a process has its counters.
@@ -82,21 +68,16 @@ fn processes_to_read(wanted: &[u32]) -> crate::Result<Vec<u32>> {
 pub(crate) struct CounterFile {
     file: File,
     /// Device and inode: a forked child has the file of its parent.
-    identity: (u64, u64),
+    identity: Identity,
 }
 
 impl CounterFile {
     /// The file of a process. `None` if the process has none, or if the user may not open it.
     pub(crate) fn of(process: u32) -> Option<Self> {
-        let links = fs::read_dir(format!("/proc/{process}/fd")).ok()?.flatten();
-        let is_tables = |path: &Path| {
-            fs::read_link(path)
-                .is_ok_and(|to| to.to_str().is_some_and(|to| to.starts_with(FILE_PREFIX)))
-        };
-        let path = links.map(|link| link.path()).find(|path| is_tables(path))?;
-        let file = File::open(path).ok()?;
-        let metadata = file.metadata().ok()?;
-        Some(Self { file, identity: (metadata.dev(), metadata.ino()) })
+        let mut descriptors = processes::descriptors(process);
+        let tables = descriptors.find(|one| names::is_memory_file(&one.target, names::TABLES))?;
+        let (identity, file) = tables.open()?;
+        Some(Self { file, identity })
     }
 
     /// True for two descriptors of one file.
@@ -106,7 +87,7 @@ impl CounterFile {
 
     /// Names and values, as they are now.
     pub(crate) fn read(&self) -> Option<Vec<(String, u64)>> {
-        let mut bytes = [0; OFFSET + MOST * ENTRY_LEN];
+        let mut bytes = [0; HEAD_LEN];
         self.file.read_exact_at(&mut bytes, 0).ok()?;
         parse_counters(&bytes)
     }
@@ -115,27 +96,26 @@ impl CounterFile {
 /// The counters of a process. `None` if the process has none, or if the user may not read them.
 ///
 /// `seen` holds the files that were read.
-fn read_counters(process: u32, seen: &mut BTreeSet<(u64, u64)>) -> Option<ProcessCounters> {
+fn read_counters(process: u32, seen: &mut BTreeSet<Identity>) -> Option<ProcessCounters> {
     let file = CounterFile::of(process)?;
     if !seen.insert(file.identity) {
         return None;
     }
     let counters = file.read()?;
-    let command = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-    let command = command.trim().chars().filter(|letter| !letter.is_control()).collect();
-    Some(ProcessCounters { process, command, counters })
+    Some(ProcessCounters { process, command: processes::command(process), counters })
 }
 
 /// Names and values at the begin of a file. `None` if the file has another format or no counter.
 fn parse_counters(bytes: &[u8]) -> Option<Vec<(String, u64)>> {
-    let magic = u64::from_ne_bytes(bytes.first_chunk().copied()?).to_be_bytes();
-    if !magic.starts_with(MAGIC) {
+    let magic = u64::from_ne_bytes(bytes.first_chunk().copied()?);
+    // The last letter is the version of the layout, and all versions have the counters here.
+    if magic >> 8 != MAGIC >> 8 {
         return None;
     }
     let mut counters = Vec::new();
-    for entry in bytes.get(OFFSET..)?.chunks_exact(ENTRY_LEN) {
-        let (name, value) = entry.split_at(NAME_LEN);
-        let end = name.iter().position(|letter| *letter == 0).unwrap_or(NAME_LEN);
+    for entry in bytes.get(COUNTERS_AT..)?.chunks_exact(ENTRY_LEN) {
+        let (name, value) = entry.split_at(COUNTER_NAME);
+        let end = name.iter().position(|letter| *letter == 0).unwrap_or(COUNTER_NAME);
         let is_letter = |letter: &u8| letter.is_ascii_alphanumeric() || *letter == b'_';
         let name = name.get(..end).filter(|name| !name.is_empty() && name.iter().all(is_letter));
         let Some(name) = name else { break };
@@ -162,11 +142,12 @@ mod tests {
     use super::*;
 
     fn file(counters: &[(&str, u64)]) -> Vec<u8> {
-        let mut bytes = vec![0; OFFSET + MOST * ENTRY_LEN];
+        let mut bytes = vec![0; HEAD_LEN];
         bytes[..8].copy_from_slice(&u64::from_be_bytes(*b"fv-softX").to_ne_bytes());
-        for (entry, (name, value)) in bytes[OFFSET..].chunks_exact_mut(ENTRY_LEN).zip(counters) {
+        for (entry, (name, value)) in bytes[COUNTERS_AT..].chunks_exact_mut(ENTRY_LEN).zip(counters)
+        {
             entry[..name.len()].copy_from_slice(name.as_bytes());
-            entry[NAME_LEN..].copy_from_slice(&value.to_ne_bytes());
+            entry[COUNTER_NAME..].copy_from_slice(&value.to_ne_bytes());
         }
         bytes
     }

@@ -8,6 +8,7 @@
 //! The link stays when the command ends, because processes of the command may start more programs.
 //! The next command removes each link that no process has in its environment.
 
+use crate::processes;
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, utimensat};
 use rustix::process::{Uid, geteuid};
 use std::ffi::OsString;
@@ -117,8 +118,9 @@ fn remove_unused(own: &Path, user: Uid, unused: Duration) {
     if links.is_empty() {
         return;
     }
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    for environment in processes.filter_map(|entry| fs::read(entry.path().join("environ")).ok()) {
+    // Without /proc it is unknown which links are in use.
+    let Ok(numbers) = processes::numbers() else { return };
+    for environment in numbers.into_iter().map(processes::environment) {
         links.retain(|link| {
             let link = link.as_os_str().as_bytes();
             !environment.windows(link.len()).any(|part| part == link)

@@ -11,6 +11,7 @@ mod installation;
 mod link;
 mod nodes;
 mod output;
+mod processes;
 mod program;
 mod ps;
 mod rdma;

@@ -1,17 +1,17 @@
 //! Reads what the processes of the software adapter share: tables with the QPs
 //! (`soft_local::shm::layout`), descriptors that name the devices
 //! (`providers/soft/src/ops/context_identity.rs`), and the slots of a fabric
-//! (`soft_local::fabric`). All are files that a process has open, so the process does not take
+//! (`soft_local::fabric`). `soft_local::names` has the names of all these files. All are files that a process has open, so the process does not take
 //! part.
 
+use crate::processes::{self, Identity};
 use crate::settings;
+use soft_local::names::{self, CONTEXT_MAGIC};
 use soft_local::shm::layout::{Life, MAGIC, QPS, QpEntry, SLOTS, TABLES_QPS, qpn};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A process that has a software device open.
@@ -60,10 +60,7 @@ pub(super) enum Destination {
 /// # Errors
 /// `/proc` cannot be read.
 pub(super) fn processes() -> crate::Result<Vec<SoftProcess>> {
-    let entries = fs::read_dir("/proc").map_err(|e| format!("cannot read /proc: {e}"))?;
-    let pids: BTreeSet<u32> =
-        entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    let open: Vec<_> = pids.into_iter().filter_map(OpenFiles::of).collect();
+    let open: Vec<_> = processes::numbers()?.into_iter().filter_map(OpenFiles::of).collect();
     let mut owners = BTreeMap::new();
     for (identity, file) in open.iter().filter_map(|open| open.slots.as_ref()) {
         owners.entry(*identity).or_insert_with(|| owners_of_slots(file));
@@ -95,9 +92,6 @@ fn owners_of_slots(file: &File) -> BTreeMap<u32, u16> {
     all.collect()
 }
 
-/// Device and inode of a file.
-type Identity = (u64, u64);
-
 /// The files of the adapter that a process has open.
 #[derive(Debug)]
 struct OpenFiles {
@@ -110,29 +104,19 @@ struct OpenFiles {
     folder: Option<PathBuf>,
 }
 
-/// How the links of the descriptors begin (`memfd_create(2)`).
-const TABLES: &str = "/memfd:ferroverbs-tables";
-const CONTEXT: &str = "/memfd:ferroverbs-context";
-/// The name of a fabric's file of slots.
-const SLOTS_FILE: &str = "slots";
-/// The first word of a context's file; the number of the device follows.
-const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"fv-ctx-1");
-
 impl OpenFiles {
     /// `None` if the process has no tables, or if the user may not read it.
     fn of(pid: u32) -> Option<Self> {
         let mut tables = Vec::new();
         let (mut devices, mut slots, mut folder) = (BTreeSet::new(), None, None);
-        for entry in fs::read_dir(format!("/proc/{pid}/fd")).ok()?.flatten() {
-            let path = entry.path();
-            let Ok(target) = fs::read_link(&path) else { continue };
-            let name = target.to_string_lossy();
-            if name.starts_with(TABLES) {
-                tables.extend(open_file(&path));
-            } else if name.starts_with(CONTEXT) {
-                devices.extend(device_of_context(&path));
-            } else if slots.is_none() && is_slots_file(&target) {
-                slots = open_file(&path);
+        for descriptor in processes::descriptors(pid) {
+            let target = &descriptor.target;
+            if names::is_memory_file(target, names::TABLES) {
+                tables.extend(descriptor.open());
+            } else if names::is_memory_file(target, names::CONTEXT) {
+                devices.extend(device_of_context(&descriptor.path));
+            } else if slots.is_none() && names::is_slots_file(target) {
+                slots = descriptor.open();
                 folder = target.parent().map(Path::to_owned);
             }
         }
@@ -143,41 +127,23 @@ impl OpenFiles {
     fn read(&self, slot: u16, is_elsewhere: impl Fn(&Identity) -> bool) -> SoftProcess {
         let own = self.tables.iter().find(|(identity, _)| !is_elsewhere(identity));
         let tables = own.or(self.tables.last()).map(|(_, file)| file);
-        let environment = fs::read(format!("/proc/{}/environ", self.pid)).unwrap_or_default();
-        let names = settings::device_names(variable(&environment, settings::NAME).as_deref());
-        let command = fs::read_to_string(format!("/proc/{}/comm", self.pid)).unwrap_or_default();
+        let environment = processes::environment(self.pid);
+        let pattern = processes::variable(&environment, settings::NAME);
+        let names = settings::device_names(pattern.as_deref());
         let name = |device: &u64| names.name(usize::try_from(*device).unwrap_or_default());
         let fabric =
             self.slots.as_ref().zip(self.folder.as_ref()).map(|((identity, _), folder)| Fabric {
-                path: printable(&folder.to_string_lossy()),
+                path: processes::printable(&folder.to_string_lossy()),
                 identity: *identity,
             });
         SoftProcess {
             pid: self.pid,
-            command: printable(command.trim()),
+            command: processes::command(self.pid),
             devices: self.devices.iter().map(name).collect(),
             fabric,
             qps: tables.and_then(|tables| read_queue_pairs(tables, slot)),
         }
     }
-}
-
-/// Without letters that change what a terminal shows.
-fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).collect()
-}
-
-fn open_file(path: &Path) -> Option<(Identity, File)> {
-    let file = File::open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    Some(((metadata.dev(), metadata.ino()), file))
-}
-
-fn is_slots_file(target: &Path) -> bool {
-    let folder = target.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
-    let is_fabric =
-        folder.is_some_and(|name| name.starts_with("net-") || name.starts_with("host-"));
-    is_fabric && target.file_name().is_some_and(|name| name == SLOTS_FILE)
 }
 
 /// The number of the device that a context's file names.
@@ -187,13 +153,6 @@ fn device_of_context(path: &Path) -> Option<u64> {
     let (magic, device) = bytes.split_first_chunk::<8>()?;
     let device = u64::from_ne_bytes(*device.first_chunk()?);
     (u64::from_ne_bytes(*magic) == CONTEXT_MAGIC).then_some(device)
-}
-
-/// The value of a variable in `/proc/PID/environ`.
-fn variable(environment: &[u8], name: &str) -> Option<OsString> {
-    let mut all = environment.split(|byte| *byte == 0);
-    let value = all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
-    Some(OsString::from_vec(value.to_vec()))
 }
 
 /// The QPs in the tables of the process with `slot`. `None` if the tables have another layout.
@@ -311,20 +270,6 @@ mod tests {
             ]
         );
         assert_eq!(queue_pairs(&table[..100], 3), [], "half an entry is none");
-    }
-
-    #[test]
-    fn a_variable_is_found_by_its_whole_name() {
-        let environment = b"A=1\0FERROVERBS_SOFT_NAMES=x\0FERROVERBS_SOFT_NAME=rxe%d\0";
-        assert_eq!(variable(environment, "FERROVERBS_SOFT_NAME"), Some("rxe%d".into()));
-        assert_eq!(variable(environment, "FERROVERBS_SOFT"), None);
-    }
-
-    #[test]
-    fn only_the_slots_of_a_fabric_are_slots() {
-        assert!(is_slots_file(Path::new("/dev/shm/ferroverbs-0/net-4026531840/slots")));
-        assert!(!is_slots_file(Path::new("/home/me/slots")));
-        assert!(!is_slots_file(Path::new("/dev/shm/ferroverbs-0/net-1/notes")));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reads the files that the layer `stats` writes.
 
+use crate::processes;
 use crate::recorded::{files_of, folder_of};
 use layer_records::file::HEAD;
 use layer_records::stats::{AT_USED, ENTRY, Stats};
@@ -50,5 +51,5 @@ fn read_stats(path: &Path) -> crate::Result<Stats> {
 /// True if a process runs.
 pub(super) fn is_running(pid: u32) -> bool {
     // A process that was killed could not write its end into the file, so ask the kernel.
-    pid != 0 && Path::new("/proc").join(pid.to_string()).is_dir()
+    pid != 0 && processes::exists(pid)
 }

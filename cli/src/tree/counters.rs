@@ -4,9 +4,8 @@
 //! A counter of a port never falls, so the last values of a process that ended stay in the sum.
 
 use crate::counters::CounterFile;
+use crate::processes;
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
 
 /// Counters by their names in `ferroverbs counters`.
 pub(super) type Values = BTreeMap<String, u64>;
@@ -133,16 +132,10 @@ fn add(sums: &mut Values, values: &Values) {
 /// The other processes of this mount namespace.
 fn neighbours() -> Vec<u32> {
     let own = std::process::id();
-    let namespace = |process: &str| {
-        let data = fs::metadata(format!("/proc/{process}/ns/mnt")).ok()?;
-        Some((data.dev(), data.ino()))
-    };
-    let Some(here) = namespace("self") else { return Vec::new() };
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers
-        .filter(|process: &u32| *process != own && namespace(&process.to_string()) == Some(here))
-        .collect()
+    let namespace = |process: u32| processes::namespace(process, "mnt");
+    let Some(here) = namespace(own) else { return Vec::new() };
+    let is_neighbour = |process: &u32| *process != own && namespace(*process) == Some(here);
+    processes::numbers().unwrap_or_default().into_iter().filter(is_neighbour).collect()
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::counters::{self, LIFESPAN_MS, Processes};
 use super::facts::{DeviceFacts, PortFacts, ask};
 use super::files::{self, Content, NumaNode, ports_of};
 use super::folder::Folder;
+use crate::processes;
 use crate::settings;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, setsid};
@@ -20,22 +21,18 @@ use soft_sys::addresses::AddressNews;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::MetadataExt;
 
 /// The name of the process in ps(1). A later command finds the process by its name.
 const NAME: &std::ffi::CStr = c"ferroverbs-tree";
 
 /// The processes of this name that run as `user`.
 pub(super) fn processes_of(user: u32) -> Vec<u32> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let is_keeper = |process: &u32| {
-        let folder = format!("/proc/{process}");
-        let name = fs::read(format!("{folder}/comm")).unwrap_or_default();
-        name.trim_ascii_end() == NAME.to_bytes()
-            && fs::metadata(folder).is_ok_and(|data| data.uid() == user)
+        processes::command(*process).as_bytes() == NAME.to_bytes()
+            && processes::user(*process) == Some(user)
     };
-    let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    numbers.filter(is_keeper).collect()
+    // Without /proc no process is known.
+    processes::numbers().unwrap_or_default().into_iter().filter(is_keeper).collect()
 }
 
 /// Starts the process. `command` is the process that becomes the command.

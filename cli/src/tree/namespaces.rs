@@ -6,12 +6,11 @@
 //! earlier command that still runs.
 
 use super::keeper;
-use crate::nodes;
+use crate::{nodes, processes};
 use rustix::process::geteuid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -77,17 +76,14 @@ fn refused(error: &std::io::Error) -> String {
 /// Joins the user namespace of a command of this user that has one. False if there is no such
 /// command.
 fn join_user_namespace() -> bool {
-    let inode = |path: &str| fs::metadata(path).map(|data| data.ino()).ok();
-    let own = inode("/proc/self/ns/user");
-    let mut processes = keeper::processes_of(geteuid().as_raw());
-    processes.sort_unstable();
-    processes.into_iter().any(|process| {
-        let path = format!("/proc/{process}/ns/user");
+    let of = |process| processes::namespace(process, "user");
+    let own = of(std::process::id());
+    keeper::processes_of(geteuid().as_raw()).into_iter().any(|process| {
         // Root's commands have no user namespace, and this process is in its own namespace already.
-        if inode(&path).is_none_or(|found| Some(found) == own) {
+        if of(process).is_none_or(|found| Some(found) == own) {
             return false;
         }
-        File::open(path).is_ok_and(|namespace| {
+        File::open(processes::namespace_file(process, "user")).is_ok_and(|namespace| {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User)).is_ok()
         })
     })

@@ -7,6 +7,7 @@
 //!   regions, keys). Peers write *rings* too (receive rings, doorbells, bounce buffers). `protocol`
 //!   and `tenure` hold the steps that depend on memory order; loom models in `providers/soft/loom`
 //!   run the same steps.
+//! - [`names`]: names by which other processes recognise the files of a process.
 //!
 //! Nothing here reads the environment: settings are arguments.
 //!
@@ -23,4 +24,5 @@
 //! ```
 
 pub mod fabric;
+pub mod names;
 pub mod shm;

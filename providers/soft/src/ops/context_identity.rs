@@ -5,6 +5,7 @@
 //! objects of the identified context, and of contexts imported by it.
 
 use soft_local::fabric::{Fabric, Peer};
+use soft_local::names::{self, CONTEXT_MAGIC};
 use soft_sys::Errno;
 use soft_sys::memfd::{Memfd, Seals};
 use soft_sys::process;
@@ -15,8 +16,6 @@ use std::os::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::Arc;
 
-/// First word of the file; a new layout gets a new value.
-const MAGIC: u64 = u64::from_be_bytes(*b"fv-ctx-1");
 /// Length in bytes: five words.
 const LEN: usize = 40;
 /// The seals: the file never changes.
@@ -49,9 +48,9 @@ impl ContextIdentity {
 
     /// A descriptor to pass on.
     pub(super) fn write(&self) -> Result<OwnedFd, Errno> {
-        let memfd = Memfd::create(c"ferroverbs-context", LEN)?;
+        let memfd = Memfd::create(names::CONTEXT, LEN)?;
         let file = File::from(memfd.as_fd().try_clone_to_owned()?);
-        let words = [MAGIC, self.device, self.fabric.0, self.fabric.1, self.origin];
+        let words = [CONTEXT_MAGIC, self.device, self.fabric.0, self.fabric.1, self.origin];
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         file.write_all_at(&bytes, 0)?;
         memfd.seal(SEALS)?;
@@ -72,7 +71,11 @@ impl ContextIdentity {
             *word = u64::from_ne_bytes(from.try_into().ok()?);
         }
         let [magic, device, dev, inode, origin] = words;
-        (magic == MAGIC && origin != 0).then_some(Self { device, fabric: (dev, inode), origin })
+        (magic == CONTEXT_MAGIC && origin != 0).then_some(Self {
+            device,
+            fabric: (dev, inode),
+            origin,
+        })
     }
 
     /// A descriptor owned by the caller.

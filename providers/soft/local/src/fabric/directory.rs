@@ -12,6 +12,7 @@ use super::{
     config::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, GROUP_VARIABLE},
     error::FabricError,
 };
+use crate::names::{HOST_STEM, NAMESPACE_STEM};
 use soft_sys::{
     Errno,
     dir::{self, Dir, Links, Stat},
@@ -37,7 +38,7 @@ impl Directory {
             // Several hosts may share a file system, but they share no memory: name the host.
             format!("{HOST_STEM}{}", host::boot())
         } else {
-            format!("{STEM}{}", host::network_namespace())
+            format!("{NAMESPACE_STEM}{}", host::network_namespace())
         });
         let path = config.dir.join(&name);
         if let Some(group) = config.group.filter(|group| !process::may_give_to(*group)) {
@@ -97,7 +98,7 @@ impl Directory {
     /// Directories of other hosts and network namespaces in the same base directory. If the base is
     /// the default one, the default directories of other users follow.
     pub(super) fn others(&self) -> Vec<PathBuf> {
-        let mut all = beside(&self.base, self.name.as_os_str(), STEM);
+        let mut all = beside(&self.base, self.name.as_os_str(), NAMESPACE_STEM);
         all.extend(beside(&self.base, self.name.as_os_str(), HOST_STEM));
         if self.base_is_ours
             && let (Some(around), Some(own)) = (self.base.parent(), self.base.file_name())
@@ -117,7 +118,7 @@ impl Directory {
     /// Directories of other network namespaces that pass the same checks as this directory.
     pub(super) fn of_other_namespaces(&self) -> Vec<Self> {
         let Ok(base) = Dir::open(&self.base, Links::Follow) else { return vec![] };
-        let names = beside(&self.base, self.name.as_os_str(), STEM).into_iter();
+        let names = beside(&self.base, self.name.as_os_str(), NAMESPACE_STEM).into_iter();
         let opened = names.filter_map(|path| {
             let name = PathBuf::from(path.file_name()?);
             let dir = base.open_dir(&name).ok()?;
@@ -288,11 +289,6 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
     };
     FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
 }
-
-/// Prefix of the directory names in which all processes of a host meet.
-const HOST_STEM: &str = "host-";
-/// Prefix of the directory names of network namespaces.
-const STEM: &str = "net-";
 
 /// How many times the directory may vanish while a process joins.
 const RETRIES: usize = 100;

@@ -67,6 +67,7 @@ use self::{
     service::Service,
     slots::{Lease, MemberFile, Slots},
 };
+use crate::names;
 pub use soft_sys::dir::Stamp;
 
 pub use self::{
@@ -167,8 +168,8 @@ impl Fabric {
                 FabricError::refused(errno, what)
             })
         };
-        let (tables_file, tables) = segment(c"ferroverbs-tables", tables_len, TABLES_SEALS)?;
-        let (rings_file, rings) = segment(c"ferroverbs-rings", rings_len, RINGS_SEALS)?;
+        let (tables_file, tables) = segment(names::TABLES, tables_len, TABLES_SEALS)?;
+        let (rings_file, rings) = segment(names::RINGS, rings_len, RINGS_SEALS)?;
         let wake = Arc::new(EventFd::new().map_err(failed("an event counter (eventfd2)"))?);
         let epoll = Epoll::new().map_err(failed("a set of descriptors (epoll_create1)"))?;
         let nonce = process::random().map_err(failed("a random number (getrandom)"))?;

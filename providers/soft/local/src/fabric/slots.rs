@@ -40,6 +40,7 @@ use super::{
     error::FabricError,
     lock,
 };
+use crate::names::SLOTS as SLOTS_FILE;
 use soft_sys::{
     Errno, dir,
     lock::{holder, is_held_at, share_at, try_lock, unlock, unlock_at},
@@ -94,7 +95,9 @@ impl Lease {
                     return Err(error);
                 }
             };
-            if directory.dir().stat(Path::new(FILE)).ok().map(|stat| stat.id) != Some(locked.id) {
+            if directory.dir().stat(Path::new(SLOTS_FILE)).ok().map(|stat| stat.id)
+                != Some(locked.id)
+            {
                 // The last process removed the file between our open and our lock.
                 drop(locked);
                 registry.close_unused();
@@ -388,12 +391,12 @@ impl Registry {
     fn open(&mut self, directory: &Directory) -> Result<Arc<SlotFile>, Errno> {
         // Compare device and inode *before* opening: closing a second descriptor would drop our
         // locks.
-        if let Ok(stat) = directory.dir().stat(Path::new(FILE))
+        if let Ok(stat) = directory.dir().stat(Path::new(SLOTS_FILE))
             && let Some(open) = self.0.iter().find(|open| open.id == stat.id)
         {
             return Ok(Arc::clone(open));
         }
-        let fd = directory.dir().open_file(Path::new(FILE), directory.file_mode())?;
+        let fd = directory.dir().open_file(Path::new(SLOTS_FILE), directory.file_mode())?;
         let stat = dir::stat_fd(fd.as_fd())?;
         if stat.uid == process::user() {
             directory.share(fd.as_fd())?;
@@ -583,7 +586,7 @@ fn sweep(directory: &Directory, file: &SlotFile) {
 
 /// Removes the file and the directory, unless a process still owns a slot.
 fn remove_if_last(directory: &Directory, file: &Locked) {
-    let name = Path::new(FILE);
+    let name = Path::new(SLOTS_FILE);
     let current = directory.dir().stat(name).is_ok_and(|stat| stat.id == file.id);
     if current && file.is_last() {
         sweep(directory, file);
@@ -597,7 +600,7 @@ fn remove_if_last(directory: &Directory, file: &Locked) {
 /// end, no process of that namespace can do so.
 fn remove_dead(directory: &Directory, registry: &mut Registry) {
     for other in directory.of_other_namespaces() {
-        if other.dir().stat(Path::new(FILE)).is_err() {
+        if other.dir().stat(Path::new(SLOTS_FILE)).is_err() {
             // Remove the directory only if it is empty. A process that is about to create the file
             // creates the directory again.
             other.remove();
@@ -612,14 +615,11 @@ fn remove_dead(directory: &Directory, registry: &mut Registry) {
 }
 
 fn slots_path(directory: &Directory) -> PathBuf {
-    directory.path().join(FILE)
+    directory.path().join(SLOTS_FILE)
 }
 
 /// The byte that locks all marks. The marks are the bytes behind it.
 const MARKS: u32 = u32::MAX;
-
-/// The name of the lock file.
-const FILE: &str = "slots";
 
 /// How long the kernel may take to end a killed process.
 const DEATH_GRACE: Duration = Duration::from_millis(500);
