@@ -158,9 +158,15 @@ fn print_text(
     of_kernel: Option<String>,
 ) -> crate::Result<ExitCode> {
     let mut text = of_kernel.unwrap_or_default();
-    let before = text.lines().count();
-    text += &lines(show, devices, before);
+    text += &lines(show, devices, index_behind(&text));
     output::print_text(&text)
+}
+
+/// The index behind those of the kernel's devices. A line of `dev` begins with `INDEX: `; a line of
+/// `link` has no index, and a device may have more lines than one.
+fn index_behind(of_kernel: &str) -> usize {
+    let indices = of_kernel.lines().filter_map(|line| line.split_once(": ")?.0.parse().ok());
+    indices.max().map_or(0, |last: usize| last.saturating_add(1))
 }
 
 fn print_json(
@@ -319,6 +325,15 @@ mod tests {
         ] {
             assert_eq!(parse(words), Request::Other, "{words:?}");
         }
+    }
+
+    #[test]
+    fn indices_continue_behind_the_last_of_the_kernel() {
+        let of_kernel = "0: mlx5_0: node_type ca fw 20.31.1014 \n    caps: <BAD_PKEY_CNTR>\n7: mlx5_3: node_type ca \n";
+        assert_eq!(index_behind(of_kernel), 8, "not the number of lines");
+        assert_eq!(index_behind(""), 0);
+        let links = "link mlx5_0/1 subnet_prefix fe80:0000:0000:0000 lid 13399 state ACTIVE \n";
+        assert_eq!(index_behind(links), 0, "lines of links have no index");
     }
 
     #[test]
