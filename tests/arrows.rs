@@ -7,6 +7,7 @@
 
 #[path = "arrows/calls.rs"]
 mod calls;
+mod files;
 #[path = "arrows/imports.rs"]
 mod imports;
 
@@ -25,15 +26,8 @@ const ARROWS: [(&str, &[&str]); 5] = [
 ];
 
 fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).expect("a folder of ours").flatten() {
-        let path = entry.path();
-        if path.is_dir() {
-            found.extend(sources(&path));
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
-        }
-    }
+    let mut found = files::below(folder, |_| false);
+    found.retain(|file| files::ends_in(file, &["rs"]));
     found
 }
 
@@ -434,23 +428,14 @@ const CALL_CIRCLES: [(&str, usize); 9] = [
 const SMALL_CIRCLE: usize = 3;
 
 /// Folders without a library of the product. `abi` has no functions, only types.
-const NO_PRODUCT: [&str; 7] = ["target", "fuzz", "abi", "bench", "system-tests", "xtask", ".git"];
+const NO_PRODUCT: [&str; 5] = ["fuzz", "abi", "bench", "system-tests", "xtask"];
 
 /// The `src` folder of each library below `folder`.
 fn library_sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = vec![];
-    for entry in fs::read_dir(folder).expect("a folder of ours").flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        if !path.is_dir() || NO_PRODUCT.iter().any(|other| name == *other) {
-            continue;
-        }
-        if name == "src" && path.join("lib.rs").exists() {
-            found.push(path);
-        } else {
-            found.extend(library_sources(&path));
-        }
-    }
-    found
+    let is_other = |path: &Path| NO_PRODUCT.iter().any(|other| path.ends_with(other));
+    let mut found = files::below(folder, is_other);
+    found.retain(|file| file.ends_with("src/lib.rs"));
+    found.iter().filter_map(|file| Some(file.parent()?.to_owned())).collect()
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The documents are whole: each link leads to a page and a heading that exist, `docs/SUMMARY.md`
 //! lists each page once, and each file that the glossary names exists.
 
+mod files;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -19,20 +21,9 @@ fn root() -> PathBuf {
 
 /// All Markdown files below `folder`, as paths from the root.
 fn below(folder: &str) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![PathBuf::from(folder)];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root().join(&folder)).expect("a folder").flatten() {
-            let path = folder.join(entry.file_name());
-            if entry.path().is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|end| end == "md") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
+    let found = files::below(&root().join(folder), |_| false).into_iter();
+    let pages = found.filter(|file| files::ends_in(file, &["md"]));
+    pages.map(|page| page.strip_prefix(root()).expect("below the root").to_owned()).collect()
 }
 
 fn pages() -> Vec<PathBuf> {

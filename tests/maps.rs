@@ -1,30 +1,17 @@
 //! Each long source file begins with a map: the parts in their order and, where the file has them,
 //! threads, locks in their order, and flags that mirror locked state.
 
+mod files;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Longer files need a map.
 const LONG: usize = 400;
 /// The words with which a map begins.
 const MAP: [&str; 2] = ["Map of this file:", "Map of the file:"];
-/// Folders without code of the project.
-const SKIPPED: [&str; 2] = ["target", "fuzz"];
-
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).expect("a folder").flatten() {
-        let (path, name) = (entry.path(), entry.file_name());
-        if name.to_string_lossy().starts_with('.') || SKIPPED.iter().any(|skipped| name == *skipped)
-        {
-            continue;
-        }
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|end| end == "rs") {
-            found.push(path);
-        }
-    }
-}
+/// A folder without code of the project.
+const SKIPPED: &str = "fuzz";
 
 /// Whether the comment at the begin of a file has a map.
 fn has_map(text: &str) -> bool {
@@ -37,8 +24,8 @@ fn has_map(text: &str) -> bool {
 #[test]
 fn each_file_of_more_than_400_lines_begins_with_a_map() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    sources(root, &mut files);
+    let mut files = files::below(root, |path| path.ends_with(SKIPPED));
+    files.retain(|file| files::ends_in(file, &["rs"]));
     assert!(files.len() > 500, "only {} files: does this test still find them?", files.len());
     let mut without = Vec::new();
     for file in files {
@@ -48,7 +35,6 @@ fn each_file_of_more_than_400_lines_begins_with_a_map() {
             without.push(format!("{} ({lines} lines)", file.display()));
         }
     }
-    without.sort();
     assert!(without.is_empty(), "no `{}`:\n{}", MAP[0], without.join("\n"));
 }
 

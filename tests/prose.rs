@@ -5,6 +5,8 @@
 //! share, and the percentage of sentences in which a quarter of the words are pronouns. A low
 //! figure is no proof of good prose.
 
+mod files;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +24,7 @@ struct Figures {
 const LIMIT: Figures = Figures { mean: 0.07, percent: 3.0, wide: 0 };
 
 /// Places without text of the project.
-const SKIPPED: [&str; 4] = ["target", "fuzz/corpus", "c-tests/data", ".git"];
+const SKIPPED: [&str; 2] = ["fuzz/corpus", "c-tests/data"];
 
 /// Wider comment lines are counted; wider lines of documents are refused.
 const COMMENT_COLUMNS: usize = 100;
@@ -112,30 +114,12 @@ fn root() -> PathBuf {
 
 /// The source files and documents of the project, as paths from the root.
 fn files() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![PathBuf::new()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root().join(&folder)).expect("a folder").flatten() {
-            let path = folder.join(entry.file_name());
-            let name = entry.file_name();
-            let hidden = name.to_string_lossy().starts_with('.');
-            if hidden || SKIPPED.iter().any(|skipped| path.starts_with(skipped)) {
-                continue;
-            }
-            if entry.path().is_dir() {
-                if name != "target" {
-                    folders.push(path);
-                }
-            } else if ["rs", "c", "h", "md"]
-                .iter()
-                .any(|end| path.extension().is_some_and(|e| e == *end))
-            {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
+    let root = root();
+    let inner = |path: &Path| path.strip_prefix(&root).expect("below the root").to_owned();
+    let is_skipped = |path: &Path| SKIPPED.iter().any(|skipped| inner(path).starts_with(skipped));
+    let found = files::below(&root, is_skipped).into_iter();
+    let own = found.filter(|path| files::ends_in(path, &["rs", "c", "h", "md"]));
+    own.map(|path| inner(&path)).collect()
 }
 
 /// Paragraphs of a document without code, tables and headings, with the number of their first line.
