@@ -2,6 +2,7 @@
 //! and removed without a trace.
 
 mod action;
+mod contents;
 mod packaging;
 mod wheel;
 
@@ -11,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use xtask::dist;
+use xtask::files::{below, entries};
 use xtask::packages;
 use xtask::pair::Pair;
 use xtask::process::{self, End, Job};
@@ -58,26 +60,9 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     let private = reproducible::private_folders(&bench.paths);
     for file in files {
-        let to = bench.scratch.folder("contents", 0o755)?;
-        let job = match file.extension().and_then(|extension| extension.to_str()) {
-            Some("deb") => Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to),
-            Some("rpm") => {
-                let unpack = "rpm2cpio \"$1\" | (cd \"$2\" && cpio -idm --quiet)";
-                Job::new("sh").args(["-ec", unpack, "sh"]).arg(file).arg(&to)
-            }
-            Some("gz") => Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&to),
-            Some("whl") => Job::new("/usr/bin/python3")
-                .args(["-m", "wheel", "unpack", "-d"])
-                .arg(&to)
-                .arg(file),
-            _ => continue,
-        };
-        let done = job.run(&bench.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("unpacking"));
-        }
+        let Some(to) = contents::unpack(bench, file)? else { continue };
         let mut told = Vec::new();
-        for content in dist::files(&to)?.iter().filter(|f| !f.is_symlink()) {
+        for content in below(&to)?.iter().filter(|f| !f.is_symlink()) {
             let bytes = fs::read(content).map_err(|e| format!("{}: {e}", content.display()))?;
             let found = private.iter().find(|folder| contains(&bytes, folder));
             let inner = content.strip_prefix(&to).unwrap_or(content);
@@ -131,19 +116,9 @@ fn lintian(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
 
 /// Unpacked anywhere, the tarball works.
 fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
-    let file = files
-        .iter()
-        .find(|f| f.extension().is_some_and(|e| e == "gz"))
-        .ok_or("dist made no tarball")?;
     bench.step("dist: the tarball");
-    let top = bench.scratch.folder("unpacked", 0o755)?;
-    let done =
-        Job::new("tar").arg("-xf").arg(file).arg("-C").arg(&top).run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("tar"));
-    }
-    let tree = fs::read_dir(&top).map_err(|e| e.to_string())?.flatten().next();
-    let tree = tree.ok_or("the tarball is empty")?.path();
+    let top = contents::unpack_one(bench, files, "ferroverbs-", ".tar.gz")?;
+    let tree = entries(&top)?.into_iter().next().ok_or("the tarball is empty")?;
     let command = tree.join("bin/ferroverbs");
     let fabric = bench.private_folder("fabric")?;
     let job = Job::new(&command)
@@ -218,14 +193,8 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
     };
     bench.step("dist: copying the Debian");
     let root = bench.scratch.path().join("debian");
-    let done = Job::new("cp")
-        .args(["-a", "--reflink=auto"])
-        .arg(&pristine)
-        .arg(&root)
-        .run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("cp"));
-    }
+    let copy = Job::new("cp").args(["-a", "--reflink=auto"]).arg(&pristine).arg(&root);
+    copy.succeed(&bench.scratch, LIMIT)?;
     let given = root.join("given");
     fs::create_dir_all(&given).map_err(|e| e.to_string())?;
     for file in files {
@@ -274,16 +243,14 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
         return Ok(folder);
     }
     let _ = fs::remove_dir_all(&folder);
-    let ask = |program: &str, args: &[&str]| -> Result<String, String> {
-        let done = Job::new(program).args(args).run(&bench.scratch, LIMIT)?;
-        if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
-    };
     // The new Debian uses the package sources of this machine. Packages fit the release of the
     // build machine.
     let running = ferroverbs_c_tests::debian::running()?;
-    let targets =
-        ask("apt-get", &["indextargets", "--format", "$(REPO_URI) $(CODENAME) $(CREATED_BY)"])?;
+    let format = "$(REPO_URI) $(CODENAME) $(CREATED_BY)";
+    let targets = Job::new("apt-get").args(["indextargets", "--format", format]);
+    let targets = targets.succeed(&bench.scratch, LIMIT)?;
     let (uri, suite) = targets
+        .stdout
         .lines()
         .filter_map(|line| {
             let words: Vec<_> = line.split(' ').collect();

@@ -19,7 +19,7 @@ use xtask::process::{self, Finished, Job, User};
 /// A bound on a hang: the checks wait for files to change.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A user whom no distribution gives to anybody, and who runs nothing else.
+/// A user id that no distribution assigns, and that runs no other process.
 const ALONE: User = User { uid: 64_993, gid: 64_993 };
 
 pub(super) fn register(checks: &mut Checks) {
@@ -68,16 +68,8 @@ fn script(
 ) -> Result<Finished, String> {
     let (_fabric, job) = ferroverbs(bench, user, &["run", "--", "sh", "-ec", text])?;
     let done = job.run(&bench.scratch, LIMIT)?;
-    check_lines(&done, lines)?;
+    done.expect(lines)?;
     Ok(done)
-}
-
-fn check_lines(done: &Finished, lines: &[&str]) -> Result<(), String> {
-    match lines.iter().find(|line| !done.stdout.contains(**line)) {
-        Some(line) => Err(done.report(&format!("{line:?} is missing"))),
-        None if done.ok() => Ok(()),
-        None => Err(done.report("the command")),
-    }
 }
 
 /// The users of this check, with names.
@@ -131,7 +123,7 @@ fn foreign_tree(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .ok_or_else(|| done.report("ibv_devices"));
     tally.record("libibverbs shows the device once, and not as one of the kernel", result);
     let done = inside(&format!("ip link set lo up\n{RPING}"))?;
-    tally.record("rping connects", check_lines(&done, &["ping data: rdma-ping-2"]));
+    tally.record("rping connects", done.expect(&["ping data: rdma-ping-2"]));
     let done = inside("FERROVERBS_QUIET=1 \"$1\" doctor || true")?;
     let is_right = done.ok()
         && done.stdout.contains("programs get the software device soft0")
@@ -233,7 +225,7 @@ fn one_namespace(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.skip(name, done.stderr.trim());
         return Ok(());
     }
-    tally.record(name, check_lines(&done, &["shared"]));
+    tally.record(name, done.expect(&["shared"]));
     Ok(())
 }
 
@@ -275,7 +267,7 @@ fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ibv_devinfo -d mlx5_1 -v | grep 'GID\\['";
     let done = run(&["run", "--", "sh", "-ec", text], &variables)?;
     let lines = ["mlx5_0", "mlx5_1", "GID[  3]"];
-    let result = check_lines(&done, &lines).and_then(|()| {
+    let result = done.expect(&lines).and_then(|()| {
         let is_mapped = done.stdout.contains("0000:0000:0000:0000:0000:ffff:");
         is_mapped.then_some(()).ok_or_else(|| done.report("index 3 is no IPv4 address"))
     });
@@ -291,7 +283,7 @@ fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
     let lines = ["soft1 ", "LD_LIBRARY_PATH\n", "FERROVERBS_SOFT\n"];
     let counts = |name: &str| done.stdout.matches(name).count();
-    let result = check_lines(&done, &lines).and_then(|()| {
+    let result = done.expect(&lines).and_then(|()| {
         let is_right = counts("soft0 ") == 2 && counts("soft1 ") == 1;
         is_right.then_some(()).ok_or_else(|| done.report("ferroverbs env"))
     });
@@ -329,7 +321,7 @@ fn follow(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             echo followed'";
     let job = over.job("unshare").args(["--net", "sh", "-ec"]).arg(text).arg("sh");
     let done = job.arg(bench.prefix()?.join("bin/ferroverbs")).run(&bench.scratch, LIMIT)?;
-    tally.record(name, check_lines(&done, &["lo\n", "followed"]));
+    tally.record(name, done.expect(&["lo\n", "followed"]));
     Ok(())
 }
 
@@ -343,7 +335,8 @@ fn refused(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let done = job.arg(bench.prefix()?.join("bin/ferroverbs")).run(&bench.scratch, LIMIT)?;
     let lines: Vec<_> = done.stderr.lines().collect();
     let is_told = matches!(lines[..], [line] if line.contains("a mount namespace is refused") && line.contains("tree --system"));
-    let result = check_lines(&done, &["soft0"])
+    let result = done
+        .expect(&["soft0"])
         .and_then(|()| is_told.then_some(()).ok_or_else(|| done.report("it")));
     tally.record(name, result);
     Ok(())
@@ -376,7 +369,7 @@ fn hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.skip(name, done.stderr.trim());
         return Ok(());
     }
-    tally.record(name, check_lines(&done, &["counted 0a4c:0001", "counted 0a4c:0002"]));
+    tally.record(name, done.expect(&["counted 0a4c:0001", "counted 0a4c:0002"]));
     Ok(())
 }
 
@@ -401,6 +394,6 @@ fn system(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         echo removed";
     let job = over.job("unshare").args(["--mount", "sh", "-ec"]).arg(text).arg("sh");
     let done = job.arg(bench.prefix()?.join("bin/ferroverbs")).run(&bench.scratch, LIMIT)?;
-    tally.record(name, check_lines(&done, &["CA 'soft0'", "removed"]));
+    tally.record(name, done.expect(&["CA 'soft0'", "removed"]));
     Ok(())
 }

@@ -53,7 +53,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             job = job.env(FETCH, "0");
         }
     }
-    // The tests say what is missing. In their network namespace they could not fetch it.
+    // The tests say what is missing. The network namespace of the tests cannot fetch the package.
     if let Some(newest) = RELEASES.last() {
         let _ = debian::unpacked(&bench.paths.target, newest.suite, debian::HEADERS);
     }

@@ -5,7 +5,7 @@
 //! `IBTA 1.7 9.7.5.2.2, A17.3.3, table 58`. A clause may have a remark in parentheses behind it.
 //! Rows name an item, not a line, so that an edit elsewhere in a file leaves the page as it is.
 
-use crate::files::{is_current, read};
+use crate::files::{below_except, ends_in, is_current, read};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -17,7 +17,7 @@ const FILE: &str = "docs/reference/clauses.md";
 const NAME: &str = "IBTA";
 const RELEASE: &str = "1.7";
 /// Folders without text of the project, and the folder that `cargo xtask headers` writes.
-const SKIPPED: [&str; 4] = ["target", "include", "fuzz/corpus", "c-tests/data"];
+const SKIPPED: [&str; 3] = ["include", "fuzz/corpus", "c-tests/data"];
 const ENDINGS: [&str; 6] = ["rs", "c", "h", "md", "sh", "py"];
 /// Files that explain the form.
 const EXPLAINS: [&str; 2] = ["xtask/src/clauses.rs", FILE];
@@ -206,22 +206,21 @@ fn is_test(file: &str, lines: &[&str], at: usize) -> bool {
         || lines.iter().take(at).any(is_tests)
 }
 
-/// Files of the project below `folder`, from the repository's top.
-fn sources(root: &Path, folder: &Path, found: &mut Vec<PathBuf>) -> crate::Result<()> {
-    for path in crate::files::entries(&root.join(folder))? {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let file = folder.join(&name);
-        let is_skipped = SKIPPED.iter().any(|skipped| file.starts_with(skipped));
-        if name.starts_with('.') || name == "target" || is_skipped {
-            continue;
-        }
-        if path.is_dir() {
-            sources(root, &file, found)?;
-        } else if ENDINGS.iter().any(|end| file.extension().is_some_and(|e| e == *end)) {
-            found.push(file);
-        }
-    }
-    Ok(())
+/// Files of the project, from the repository's top.
+fn sources(root: &Path) -> crate::Result<Vec<PathBuf>> {
+    let inner = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_owned();
+    let is_skipped = |folder: &Path| {
+        let name = folder.file_name().unwrap_or_default();
+        name == "target"
+            || name.to_string_lossy().starts_with('.')
+            || SKIPPED.iter().any(|skipped| inner(folder).starts_with(skipped))
+    };
+    let all = below_except(root, &is_skipped)?;
+    let own = all.iter().filter(|file| ends_in(file, &ENDINGS));
+    let is_hidden = |file: &PathBuf| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
+    };
+    Ok(own.map(|file| inner(file)).filter(|file| !is_hidden(file)).collect())
 }
 
 /// The places that cite a clause.
@@ -233,8 +232,7 @@ struct Row {
 
 /// The rows of the page. An error names the citations of another form.
 fn rows(root: &Path) -> crate::Result<BTreeMap<Clause, Row>> {
-    let mut files = Vec::new();
-    sources(root, Path::new(""), &mut files)?;
+    let files = sources(root)?;
     let (mut rows, mut wrong) = (BTreeMap::<Clause, Row>::new(), Vec::new());
     for path in files {
         let file = path.display().to_string();

@@ -18,10 +18,36 @@ pub fn entries(folder: &Path) -> crate::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// All files below a folder, links among them, in order.
+pub fn below(folder: &Path) -> crate::Result<Vec<PathBuf>> {
+    below_except(folder, &|_| false)
+}
+
+/// As `below`, without what is in folders for which `is_skipped` returns true.
+pub fn below_except(
+    folder: &Path,
+    is_skipped: &dyn Fn(&Path) -> bool,
+) -> crate::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for path in entries(folder)? {
+        if path.is_symlink() || !path.is_dir() {
+            found.push(path);
+        } else if !is_skipped(&path) {
+            found.extend(below_except(&path, is_skipped)?);
+        }
+    }
+    Ok(found)
+}
+
+/// Whether the name of a file has one of these endings.
+pub fn ends_in(path: &Path, endings: &[&str]) -> bool {
+    path.extension().is_some_and(|end| endings.iter().any(|one| end == *one))
+}
+
 /// The entries that end in `.extension`.
 pub fn entries_with(folder: &Path, extension: &str) -> crate::Result<Vec<PathBuf>> {
     let mut paths = entries(folder)?;
-    paths.retain(|path| path.extension().is_some_and(|e| e == extension));
+    paths.retain(|path| ends_in(path, &[extension]));
     Ok(paths)
 }
 
@@ -54,6 +80,23 @@ mod tests {
         assert_eq!(check("a\n"), Err(told("lines are too many")));
         fs::remove_file(scratch.path().join("table")).unwrap();
         assert_eq!(check("a\n"), Err(told("new is: a")));
+    }
+
+    #[test]
+    fn files_below_a_folder_are_found_once_and_links_are_not_followed() {
+        let scratch = Scratch::new().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        fs::create_dir_all(at("a/b")).unwrap();
+        fs::create_dir(at("c")).unwrap();
+        for name in ["a/b/2.rs", "a/1.rs", "c/3.rs"] {
+            fs::write(at(name), "").unwrap();
+        }
+        std::os::unix::fs::symlink("..", at("a/up")).unwrap();
+        let all = ["a/1.rs", "a/b/2.rs", "a/up", "c/3.rs"].map(at);
+        assert_eq!(below(scratch.path()).unwrap(), all);
+        let found = below_except(scratch.path(), &|folder| folder.ends_with("a")).unwrap();
+        assert_eq!(found, [at("c/3.rs")]);
+        assert!(ends_in(&at("c/3.rs"), &["c", "rs"]) && !ends_in(&at("a/up"), &["rs"]));
     }
 
     #[test]

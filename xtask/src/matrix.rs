@@ -4,7 +4,7 @@
 //! Map of this file: `Args`; rows of an export table; lists of upstream's releases; tests that
 //! mention a name; the document and its texts; tests.
 
-use crate::files::{is_current, read};
+use crate::files::{below, ends_in, is_current, read};
 use crate::paths::Paths;
 use cface::generations;
 use std::collections::{BTreeMap, BTreeSet};
@@ -236,18 +236,10 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
-/// All files below a folder with one of these endings, sorted; empty without the folder.
+/// All files below a folder with one of these endings; empty without the folder.
 fn files(folder: &Path, endings: &[&str]) -> crate::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.map_err(|e| format!("{}: {e}", folder.display()))?.path();
-        if path.is_dir() {
-            found.extend(files(&path, endings)?);
-        } else if path.extension().is_some_and(|e| endings.iter().any(|ending| e == *ending)) {
-            found.push(path);
-        }
-    }
-    found.sort();
+    let mut found = if folder.is_dir() { below(folder)? } else { Vec::new() };
+    found.retain(|file| ends_in(file, endings));
     Ok(found)
 }
 

@@ -1,5 +1,8 @@
 //! External programs with a time limit. Outputs go to files, so no pipe needs draining. Each
 //! program has its own process group, which is killed as a whole.
+//!
+//! Map of this file: `Job`, a command that can be started; `Running`, a started command; `End` and
+//! `Finished`, how it ended and what it printed; `quote`, for a shell.
 
 use crate::scratch::Scratch;
 use std::ffi::{OsStr, OsString};
@@ -145,6 +148,16 @@ impl Job {
     /// Starts it and waits, at most `limit`.
     pub fn run(&self, scratch: &Scratch, limit: Duration) -> crate::Result<Finished> {
         Ok(self.start(scratch)?.finish(Instant::now() + limit))
+    }
+
+    /// As `run`, for a command whose output is of use only if it succeeds.
+    ///
+    /// # Errors
+    /// The report of a command that does not exit with status 0.
+    pub fn succeed(&self, scratch: &Scratch, limit: Duration) -> crate::Result<Finished> {
+        let done = self.run(scratch, limit)?;
+        let name = Path::new(&self.program).file_name().unwrap_or(&self.program);
+        if done.ok() { Ok(done) } else { Err(done.report(&name.to_string_lossy())) }
     }
 }
 
@@ -312,6 +325,18 @@ impl Finished {
         self.end == End::Exited(0)
     }
 
+    /// Whether the program exited with status 0 and printed all of these words.
+    ///
+    /// # Errors
+    /// The first words that are missing, and the report of the run.
+    pub fn expect(&self, words: &[&str]) -> crate::Result<()> {
+        match words.iter().find(|words| !self.stdout.contains(**words)) {
+            _ if !self.ok() => Err(self.report("the command")),
+            Some(missing) => Err(self.report(&format!("the output has no {missing:?}"))),
+            None => Ok(()),
+        }
+    }
+
     /// Everything that a person needs to see of a failure.
     pub fn report(&self, who: &str) -> String {
         let mut text = format!("{who}: {} ({:.1} s)\n", self.end, self.elapsed.as_secs_f64());
@@ -381,5 +406,11 @@ mod tests {
         assert_eq!(done.end, End::Exited(3));
         assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("yes\n", "no\n"));
         assert_eq!(done.line, "A=yes sh -c 'echo $A; echo no >&2; exit 3'");
+        assert!(done.expect(&["yes"]).unwrap_err().contains("the command: exit status 3"));
+        let good = Finished { end: End::Exited(0), ..done };
+        assert_eq!(good.expect(&["ye", "s\n"]), Ok(()));
+        assert!(good.expect(&["yes", "no"]).unwrap_err().contains("the output has no \"no\""));
+        let refused = job.succeed(&scratch, Duration::from_secs(10)).unwrap_err();
+        assert!(refused.starts_with("sh: exit status 3"), "{refused}");
     }
 }

@@ -1,8 +1,8 @@
 //! Reads what the processes of the software adapter share: tables with the QPs
 //! (`soft_local::shm::layout`), descriptors that name the devices
 //! (`providers/soft/src/ops/context_identity.rs`), and the slots of a fabric
-//! (`soft_local::fabric`). `soft_local::names` has the names of all these files. All are files that a process has open, so the process does not take
-//! part.
+//! (`soft_local::fabric`). `soft_local::names` has the names of these files. A process has all of
+//! them open, so the process does not take part.
 
 use crate::processes::{self, Identity};
 use crate::settings;

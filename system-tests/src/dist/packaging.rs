@@ -1,37 +1,34 @@
 //! What packages say about themselves: the symbols of their libraries, and the contents of the RPM.
 
-use super::{LIMIT, last_line};
+use super::LIMIT;
+use super::contents::{file, unpack_one};
 use crate::{Bench, Tally};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use xtask::files::below;
 use xtask::pair::Pair;
-use xtask::process::{Finished, Job};
+use xtask::process::Job;
 
-fn run(bench: &Bench, job: Job) -> crate::Result<Finished> {
-    let done = job.run(&bench.scratch, LIMIT)?;
-    if done.ok() { Ok(done) } else { Err(done.report("it")) }
+/// What a command prints.
+fn ask(bench: &Bench, job: Job) -> crate::Result<String> {
+    Ok(job.succeed(&bench.scratch, LIMIT)?.stdout)
 }
 
 /// `DEBIAN/symbols` has the symbols that the library defines, and no others.
 pub(super) fn symbols(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     for library in ["libibverbs", "librdmacm"] {
         let name = format!("{library}1-ferroverbs");
-        let is_package = |file: &&PathBuf| {
-            file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name))
-        };
-        let deb = files.iter().find(is_package).ok_or_else(|| format!("no package {name}"))?;
-        let folder = bench.scratch.folder("contents", 0o755)?;
-        run(bench, Job::new("dpkg-deb").arg("--raw-extract").arg(deb).arg(&folder))?;
+        let folder = unpack_one(bench, files, &format!("{name}_"), ".deb")?;
         let said = declared(&folder, &format!("{library}.so.1 "))?;
-        let shared = xtask::dist::files(&folder)?
+        let shared = below(&folder)?
             .into_iter()
             .find(|file| file.ends_with(format!("{library}.so.1")))
             .ok_or_else(|| format!("{name} has no library"))?;
         // dist asks readelf(1).
         let words = ["-D", "--defined-only", "--with-symbol-versions", "--format=posix"];
-        let table = run(bench, Job::new("nm").args(words).arg(shared))?;
-        let names = table.stdout.lines().filter_map(|line| line.split(' ').next());
+        let table = ask(bench, Job::new("nm").args(words).arg(shared))?;
+        let names = table.lines().filter_map(|line| line.split(' ').next());
         let defined: BTreeSet<_> =
             names.filter(|name| name.contains('@')).map(|name| name.replace("@@", "@")).collect();
         let differing: Vec<_> = said.symmetric_difference(&defined).take(9).collect();
@@ -56,29 +53,20 @@ fn declared(folder: &Path, library: &str) -> crate::Result<BTreeSet<String>> {
 
 /// The package of debug symbols has a file with lines for each library of the packages.
 pub(super) fn debug(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
-    let unpack = |name: &str| -> crate::Result<PathBuf> {
-        let is_package = |file: &&PathBuf| {
-            let file = file.file_name().unwrap_or_default().to_string_lossy();
-            file.starts_with(name) && file.ends_with(".deb")
-        };
-        let deb = files.iter().find(is_package).ok_or_else(|| format!("no package {name}"))?;
-        let folder = bench.scratch.folder("contents", 0o755)?;
-        run(bench, Job::new("dpkg-deb").arg("--raw-extract").arg(deb).arg(&folder))?;
-        Ok(folder)
-    };
+    let unpack = |name: &str| unpack_one(bench, files, name, ".deb");
     let symbols = unpack("ferroverbs-dbgsym_")?.join("usr/lib/debug/.build-id");
     let mut looked = 0;
     let mut missing = Vec::new();
     for package in
         ["ferroverbs_", "libibverbs1-ferroverbs_", "librdmacm1-ferroverbs_", "ferroverbs-soft_"]
     {
-        for library in xtask::dist::files(&unpack(package)?)? {
+        for library in below(&unpack(package)?)? {
             let name = library.file_name().unwrap_or_default().to_string_lossy().into_owned();
             // The inline functions are compiled without lines.
             if library.is_symlink() || !name.contains(".so") || name.contains("inlines") {
                 continue;
             }
-            let notes = run(bench, Job::new("readelf").arg("-n").arg(&library))?.stdout;
+            let notes = ask(bench, Job::new("readelf").arg("-n").arg(&library))?;
             let id = notes.lines().find_map(|line| line.trim().strip_prefix("Build ID: "));
             let id = id.ok_or_else(|| format!("{name} has no build-id"))?;
             let (folder, rest) = id.split_at_checked(2).ok_or("a short build-id")?;
@@ -102,10 +90,9 @@ pub(super) fn debug(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
 /// An RPM that is unpacked below another folder has a working command. The RPM requires no library
 /// that the RPM contains.
 pub(super) fn rpm(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
-    let file = files.iter().find(|file| file.extension().is_some_and(|end| end == "rpm"));
-    let file = file.ok_or("dist made no RPM")?;
-    let needs = run(bench, Job::new("rpm").args(["-qp", "--requires"]).arg(file))?.stdout;
-    let gives = run(bench, Job::new("rpm").args(["-qp", "--provides"]).arg(file))?.stdout;
+    let file = file(files, "ferroverbs-", ".rpm")?;
+    let needs = ask(bench, Job::new("rpm").args(["-qp", "--requires"]).arg(file))?;
+    let gives = ask(bench, Job::new("rpm").args(["-qp", "--provides"]).arg(file))?;
     let is_right = needs.contains("libc.so.6(GLIBC_")
         && !needs.contains("libibverbs")
         && !gives.contains(".so");
@@ -114,13 +101,7 @@ pub(super) fn rpm(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate:
         "the RPM requires the C library, and neither requires nor provides libibverbs",
         is_right.then_some(()).ok_or_else(why),
     );
-    let root = bench.scratch.folder("rpm", 0o755)?;
-    let unpack = "rpm2cpio \"$1\" | (cd \"$2\" && cpio -idm --quiet)";
-    let job = Job::new("sh").args(["-ec", unpack, "sh"]).arg(file).arg(&root);
-    let done = job.run(&bench.scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(last_line(&done.stdout, &done.stderr).to_owned());
-    }
+    let root = unpack_one(bench, files, "ferroverbs-", ".rpm")?;
     let fabric = bench.private_folder("fabric")?;
     let job = Job::new(root.join("usr/bin/ferroverbs")).arg("ibv_rc_pingpong");
     let job = job.env("FERROVERBS_FABRIC_DIR", &fabric).user(bench.user).dir(bench.scratch.path());

@@ -1,11 +1,11 @@
 //! The Python wheel: installed into a virtual environment of its own, used by an ordinary user, and
 //! removed without a trace.
 
-use super::LIMIT;
+use super::{LIMIT, contents};
 use crate::{Bench, Tally};
 use std::fs;
 use std::path::{Path, PathBuf};
-use xtask::dist;
+use xtask::files::below;
 use xtask::packages;
 use xtask::process::Job;
 
@@ -15,12 +15,11 @@ const FAILED: &str = "FAILED: ";
 
 pub(super) fn check(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<()> {
     packages::ensure(&[packages::WHEEL], &bench.progress)?;
-    let is_wheel = |file: &&PathBuf| file.extension().is_some_and(|e| e == "whl");
-    let wheel = files.iter().find(is_wheel).ok_or("dist made no wheel")?;
+    let wheel = contents::file(files, "ferroverbs-", ".whl")?;
     bench.step("dist: installing, trying and removing the wheel");
     let venv = bench.private_folder("venv")?;
     run(bench, Job::new("/usr/bin/python3").args(["-m", "venv"]).arg(&venv))?;
-    let before = dist::files(&venv)?;
+    let before = below(&venv)?;
     let python = venv.join("bin/python");
     let pip = |words: &[&str]| {
         let pip = Job::new(&python).args(["-m", "pip", "--disable-pip-version-check"]);
@@ -41,7 +40,7 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
     super::action::check(bench, tally, wheel)?;
     let removed = run(bench, pip(&["uninstall", "--yes", "ferroverbs"])).and_then(|()| {
         let left: Vec<_> =
-            dist::files(&venv)?.into_iter().filter(|file| !before.contains(file)).collect();
+            below(&venv)?.into_iter().filter(|file| !before.contains(file)).collect();
         if left.is_empty() { Ok(()) } else { Err(format!("left: {left:?}")) }
     });
     tally.record("pip removes the wheel without a trace", removed);
@@ -80,6 +79,5 @@ fn used(bench: &Bench, tally: &mut Tally, venv: &Path) -> crate::Result<()> {
 
 /// Runs a job of the ordinary user.
 fn run(bench: &Bench, job: Job) -> Result<(), String> {
-    let done = job.user(bench.user).dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
-    if done.ok() { Ok(()) } else { Err(done.report("the command")) }
+    job.user(bench.user).dir(bench.scratch.path()).succeed(&bench.scratch, LIMIT).map(drop)
 }

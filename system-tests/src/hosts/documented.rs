@@ -1,6 +1,6 @@
 //! Runs the cluster commands of README.md and docs/guide/cluster.md verbatim.
 
-use super::cluster::{Cluster, MPIS, check_output};
+use super::cluster::{Cluster, MPIS};
 use crate::Tally;
 use std::fs;
 use xtask::packages;
@@ -63,7 +63,7 @@ fn carry_out(cluster: &Cluster<'_>, command: &Command) -> Result<(), String> {
     let program = quote(&cluster.program.to_string_lossy());
     let line = format!("PATH=$PWD:$PATH; {program} {} < typed", command.line);
     let job = cluster.over(cluster.bench.user)?.job("sh").args(["-c", &line]);
-    check_output(&cluster.finish_in(&work, job)?, expected(command)?)
+    cluster.finish_in(&work, job)?.expect(expected(command)?)
 }
 
 fn expected(command: &Command) -> Result<&'static [&'static str], String> {

@@ -1,7 +1,7 @@
 //! Programs of larger packages that look for the device in files: UCX and the node exporter of
 //! Prometheus (docs/reference/programs.md, "Programs that look for files").
 
-use super::{LIMIT, check_lines, ferroverbs, users};
+use super::{LIMIT, ferroverbs, users};
 use crate::{Bench, Tally};
 use xtask::pair::free_port;
 
@@ -38,7 +38,7 @@ pub(super) fn programs(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             let (_fabric, job) =
                 ferroverbs(bench, user, &["run", "--", "sh", "-ec", text, "sh", &port])?;
             let done = job.run(&bench.scratch, LIMIT)?;
-            tally.record(&name, check_lines(&done, lines));
+            tally.record(&name, done.expect(lines));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! What `ferroverbs ps` and the stand-in of rdma(8) list.
 
-use super::{LIMIT, check_lines, ferroverbs, folder_of, users};
+use super::{LIMIT, ferroverbs, folder_of, users};
 use crate::{Bench, Tally};
 use xtask::pair::free_port;
 use xtask::process::{End, Finished, User};
@@ -40,7 +40,7 @@ pub(super) fn processes(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             \"$1\" ps | grep -q \"^$lonely ibv_ud_pingpong: soft0, \" && echo all"
         );
         let lines = ["device and fabric\n", "mutual\n", "json\n", "status 2\n", "all\n"];
-        tally.record(&name, run(bench, user, &text).and_then(|done| check_lines(&done, &lines)));
+        tally.record(&name, run(bench, user, &text).and_then(|done| done.expect(&lines)));
     }
     Ok(())
 }
@@ -55,7 +55,7 @@ pub(super) fn rdma(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             test \"$(rdma dev show soft0 | sed 's/.* node_guid \\([^ ]*\\) .*/\\1/')\" = \"$(cat /sys/class/infiniband/soft0/node_guid)\" && echo dev
             rdma link add soft0 type rxe netdev lo 2>/dev/null && echo 'link add'";
         let lines = ["link\n", "link as JSON\n", "dev\n", "link add\n"];
-        tally.record(&name, run(bench, user, text).and_then(|done| check_lines(&done, &lines)));
+        tally.record(&name, run(bench, user, text).and_then(|done| done.expect(&lines)));
     }
     let name = "the stand-in passes other requests on to the rdma(8) of the system";
     bench.step(name);
@@ -74,7 +74,7 @@ pub(super) fn rdma(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "system: link\nlink soft0/1",
         "system: link add rxe7 type rxe netdev lo\n",
     ];
-    tally.record(name, done.and_then(|done| check_lines(&done, &lines)));
+    tally.record(name, done.and_then(|done| done.expect(&lines)));
     let name = "without the rdma(8) of the system a line says what the stand-in does";
     let (_fabric, job) = ferroverbs(bench, bench.user, &["rdma", "monitor"])?;
     let done = job.env("PATH", "/nowhere").run(&bench.scratch, LIMIT)?;

@@ -65,7 +65,7 @@ impl Stacks<'_> {
                 let name = format!("uDAPL, scm: {line} ({})", path.name());
                 self.bench.step(&name);
                 let done = self.dapl_pair(path, port, &server, &client)?;
-                tally.record(&name, check_output(&done, says, times));
+                tally.record(&name, expect_without_errors(&done, says, times));
             }
             for (test, says) in TESTS {
                 let (what, args) = test.split_at("-T T".len());
@@ -75,7 +75,7 @@ impl Stacks<'_> {
                 let name = format!("uDAPL, scm: dapltest {test} ({})", path.name());
                 self.bench.step(&name);
                 let done = self.dapl_pair(path, DAPLTEST, "dapltest -T S -D soft-s", &client)?;
-                tally.record(&name, check_output(&done, says, 1));
+                tally.record(&name, expect_without_errors(&done, says, 1));
             }
             let name = format!("uDAPL, ucm: {SRQ} ({})", path.name());
             self.bench.step(&name);
@@ -127,7 +127,8 @@ impl Stacks<'_> {
         let client = client.dir(&fabric.work).run(&self.bench.scratch, LIMIT)?;
         let server = server.finish(Instant::now() + Duration::from_secs(20));
         let says = "DAPL RC SRQ Test Complete.";
-        let result = check_output(&server, says, 1).and_then(|()| check_output(&client, says, 1));
+        let result = expect_without_errors(&server, says, 1)
+            .and_then(|()| expect_without_errors(&client, says, 1));
         Ok(result.map_err(|e| format!("{e}{}", client.report("the client"))))
     }
 }
@@ -144,8 +145,8 @@ fn qpn_of(printed: &str) -> Option<&str> {
     rest.split_once(',').map(|(qpn, _)| qpn)
 }
 
-/// The program succeeded, printed `words` that many times, and printed no error.
-fn check_output(done: &Finished, words: &str, times: usize) -> Result<(), String> {
+/// Whether the program succeeded, printed `words` that many times, and printed no error.
+fn expect_without_errors(done: &Finished, words: &str, times: usize) -> Result<(), String> {
     let complains = |line: &str| {
         ["ERR", "Error", "error", "FAILED", "Warning", "mismatch"].iter().any(|w| line.contains(w))
             // Harmless lines: dtestsrq always prints the first; dtestcm sometimes prints the

@@ -1,7 +1,7 @@
 //! A folder that apt(8) takes for a repository: the packages, `Packages` and `Release`, without a
 //! signature. A line such as `deb [trusted=yes] file:/DIR ./` in a list of sources names it.
 
-use super::{Dist, LIMIT, make_folder, write};
+use super::{Dist, make_folder, write};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ impl Dist<'_> {
             let copy = folder.join(&name);
             let fail = |e: std::io::Error| format!("cannot copy {}: {e}", deb.display());
             fs::hard_link(deb, &copy).or_else(|_| fs::copy(deb, &copy).map(drop)).map_err(fail)?;
-            let fields = self.ask("dpkg-deb", &["-f".as_ref(), deb.as_os_str()])?;
+            let fields = self.ask(self.job("dpkg-deb").arg("-f").arg(deb))?;
             list.push_str(fields.trim_end());
             list.push_str(&format!("\nFilename: ./{name}\n"));
             list.push_str(&self.size_and_sum(deb)?);
@@ -26,7 +26,7 @@ impl Dist<'_> {
         write(&packages, &list)?;
         let (size, sum) = self.facts(&packages)?;
         let date = ["-u", "-d", &format!("@{}", self.time), "+%a, %d %b %Y %H:%M:%S UTC"];
-        let date = self.ask("date", &date.map(AsRef::as_ref))?;
+        let date = self.ask(self.job("date").args(date))?;
         let text = format!(
             "Origin: Ferroverbs\nLabel: Ferroverbs\nSuite: stable\nArchitectures: {} all\nDate: {}\n\
              Description: Packages of Ferroverbs\nSHA256:\n {sum} {size} Packages\n",
@@ -47,13 +47,6 @@ impl Dist<'_> {
     fn facts(&self, file: &Path) -> crate::Result<(u64, String)> {
         let fail = |e: std::io::Error| format!("{}: {e}", file.display());
         let size = fs::metadata(file).map_err(fail)?.len();
-        let sum = self.ask("sha256sum", &[file.as_os_str()])?;
-        Ok((size, sum.split_whitespace().next().unwrap_or_default().to_owned()))
-    }
-
-    /// What a program prints.
-    fn ask(&self, program: &str, args: &[&std::ffi::OsStr]) -> crate::Result<String> {
-        let done = self.job(program).args(args).run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(done.stdout) } else { Err(done.report(program)) }
+        Ok((size, self.sum("sha256sum", file)?))
     }
 }

@@ -1,7 +1,7 @@
 //! The package `ferroverbs-dbgsym`: what strip(1) takes from the libraries. A debugger finds a file
 //! by the build-id of the library, so one package serves the libraries of all packages.
 
-use super::{Dist, LIMIT, make_folder};
+use super::{Dist, make_folder};
 use crate::scratch::set_mode;
 use crate::stage;
 use std::path::{Path, PathBuf};
@@ -15,15 +15,13 @@ impl Dist<'_> {
             ["lib/libibverbs.so.1", "lib/librdmacm.so.1", stage::PRELOAD, stage::PLUGIN];
         for library in libraries.map(str::to_owned).into_iter().chain(layers) {
             let from = staged.join(library);
-            let notes = self.job("readelf").args(["-n"]).arg(&from).run(self.scratch, LIMIT)?;
-            let file = place_of(&notes.stdout).ok_or_else(|| notes.report("no build-id"))?;
+            let notes = self.ask(self.job("readelf").arg("-n").arg(&from))?;
+            let file = place_of(&notes);
+            let file = file.ok_or_else(|| format!("{} has no build-id", from.display()))?;
             let to = root.join(file);
             make_folder(to.parent().unwrap_or(root))?;
             let job = self.job("objcopy").args(["--only-keep-debug", "--compress-debug-sections"]);
-            let done = job.arg(&from).arg(&to).run(self.scratch, LIMIT)?;
-            if !done.ok() {
-                return Err(done.report("objcopy"));
-            }
+            self.ask(job.arg(&from).arg(&to))?;
             set_mode(&to, 0o644)?;
         }
         Ok(())

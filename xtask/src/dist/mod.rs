@@ -24,7 +24,7 @@ mod rpm;
 mod symbols;
 mod wheel;
 
-use crate::files::entries;
+use crate::files::{below, entries};
 use crate::packages;
 use crate::paths::Paths;
 use crate::process::{Finished, Job};
@@ -104,12 +104,9 @@ pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> 
     for file in &files {
         sums = sums.arg(file.strip_prefix(&out).unwrap_or(file));
     }
-    let done = sums.run(&scratch, LIMIT)?;
-    if !done.ok() {
-        return Err(done.report("sha256sum"));
-    }
     let list = out.join("SHA256SUMS");
-    fs::write(&list, &done.stdout).map_err(|e| format!("cannot write {}: {e}", list.display()))?;
+    fs::write(&list, dist.ask(sums)?)
+        .map_err(|e| format!("cannot write {}: {e}", list.display()))?;
     files.push(list);
     Ok(files)
 }
@@ -182,8 +179,8 @@ struct Dist<'a> {
 impl<'a> Dist<'a> {
     fn new(paths: &'a Paths, scratch: &'a Scratch) -> crate::Result<Self> {
         let ask = |program: &str, args: &[&str]| -> crate::Result<String> {
-            let done = Job::new(program).args(args).dir(&paths.root).run(scratch, LIMIT)?;
-            if done.ok() { Ok(done.stdout.trim().to_owned()) } else { Err(done.report(program)) }
+            let done = Job::new(program).args(args).dir(&paths.root).succeed(scratch, LIMIT)?;
+            Ok(done.stdout.trim().to_owned())
         };
         let tree = scratch.folder("stripped", 0o755)?;
         copy_tree(&paths.stage(), &tree)?;
@@ -205,6 +202,18 @@ impl<'a> Dist<'a> {
 
     fn job(&self, program: &str) -> Job {
         Job::new(program).env("SOURCE_DATE_EPOCH", &self.time).env("LC_ALL", "C.UTF-8")
+    }
+
+    /// What a command prints.
+    fn ask(&self, job: Job) -> crate::Result<String> {
+        Ok(job.succeed(self.scratch, LIMIT)?.stdout)
+    }
+
+    /// The checksum of a file, by the program `md5sum` or `sha256sum`.
+    fn sum(&self, program: &str, file: &Path) -> crate::Result<String> {
+        let printed = self.ask(self.job(program).arg(file))?;
+        let sum = printed.split_whitespace().next();
+        sum.map(str::to_owned).ok_or_else(|| format!("{program} printed no sum"))
     }
 
     fn packaging(&self) -> PathBuf {
@@ -287,7 +296,7 @@ impl<'a> Dist<'a> {
         }
         write(&lib.join(format!("pkgconfig/{library}.pc")), &pc)?;
         let include = self.tree.join("include");
-        for header in files(&include)? {
+        for header in below(&include)? {
             let inner = header.strip_prefix(&include).unwrap_or(&header);
             let of = if RDMACM_HEADERS.iter().any(|own| inner.starts_with(own)) {
                 "librdmacm"
@@ -333,8 +342,7 @@ impl<'a> Dist<'a> {
 
     /// Compresses a file in place, without its name and time.
     fn gzip(&self, file: &Path) -> crate::Result<()> {
-        let done = self.job("gzip").args(["-9n"]).arg(file).run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(()) } else { Err(done.report("gzip")) }
+        self.ask(self.job("gzip").args(["-9n"]).arg(file)).map(drop)
     }
 
     fn package(&self, package: &Package, out: &Path) -> crate::Result<PathBuf> {
@@ -374,41 +382,32 @@ impl<'a> Dist<'a> {
         self.age(&root)?;
         let arch = if package.name == RESTORE { "all" } else { &self.arch };
         let file = out.join(format!("{}_{VERSION}_{arch}.deb", package.name));
-        let done = self
-            .job("dpkg-deb")
-            .args(["--root-owner-group", "-Zxz", "--build"])
-            .arg(&root)
-            .arg(&file)
-            .run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(file) } else { Err(done.report("dpkg-deb")) }
+        let job = self.job("dpkg-deb").args(["--root-owner-group", "-Zxz", "--build"]);
+        self.ask(job.arg(&root).arg(&file))?;
+        Ok(file)
     }
 
     /// As deb-changelog(5) wants it. What changed is in the commit log, with the reasons.
     fn changelog(&self) -> crate::Result<String> {
         let date = ["-u", "-R", "-d", &format!("@{}", self.time)];
-        let done = self.job("date").args(date).run(self.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("date"));
-        }
+        let date = self.ask(self.job("date").args(date))?;
         Ok(format!(
             "ferroverbs ({VERSION}) unstable; urgency=medium\n\n  * See the documentation and the commit log.\n\n \
              -- The Ferroverbs authors <maintainers@ferroverbs.invalid>  {}\n",
-            done.stdout.trim()
+            date.trim()
         ))
     }
 
     /// Control file and checksums.
     fn control(&self, package: &Package, root: &Path) -> crate::Result<()> {
         let (mut sums, mut size, mut glibc) = (String::new(), 0, (0, 0));
-        for file in files(root)? {
+        for file in below(root)? {
             let name = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
             if name.starts_with("DEBIAN/") || file.is_symlink() {
                 continue;
             }
             size += fs::metadata(&file).map_err(|e| e.to_string())?.len().div_ceil(1024);
-            let done = self.job("md5sum").arg(&file).run(self.scratch, LIMIT)?;
-            let sum = done.stdout.split_whitespace().next().unwrap_or_default().to_owned();
-            sums.push_str(&format!("{sum}  {name}\n"));
+            sums.push_str(&format!("{}  {name}\n", self.sum("md5sum", &file)?));
             if name.contains(".so") || name.starts_with("usr/bin/") {
                 glibc = glibc.max(self.glibc(&file)?);
             }
@@ -427,11 +426,8 @@ impl<'a> Dist<'a> {
 
     /// The newest version of the C library that a library or a program needs.
     fn glibc(&self, binary: &Path) -> crate::Result<(u32, u32)> {
-        let done = self.job("readelf").args(["-VW"]).arg(binary).run(self.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("readelf"));
-        }
-        let versions = done.stdout.split("GLIBC_").skip(1).filter_map(|rest| {
+        let printed = self.ask(self.job("readelf").arg("-VW").arg(binary))?;
+        let versions = printed.split("GLIBC_").skip(1).filter_map(|rest| {
             let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
             let (major, minor) = rest.get(..end)?.split_once('.')?;
             Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
@@ -449,7 +445,7 @@ impl<'a> Dist<'a> {
         for text in ["README.md", "LICENSE-MIT", "LICENSE-APACHE"] {
             copy(&self.paths.root.join(text), &root.join(text))?;
         }
-        let done = self
+        let job = self
             .job("tar")
             .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner"])
             .arg(format!("--mtime=@{}", self.time))
@@ -457,27 +453,22 @@ impl<'a> Dist<'a> {
             .arg(&file)
             .arg("-C")
             .arg(&top)
-            .arg(&name)
-            .run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(file) } else { Err(done.report("tar")) }
+            .arg(&name);
+        self.ask(job)?;
+        Ok(file)
     }
 
     /// Gives all files the time of the last commit and the modes of packages, independent of the
     /// umask.
     fn age(&self, root: &Path) -> crate::Result<()> {
-        let done =
-            self.job("chmod").args(["-R", "u=rwX,go=rX"]).arg(root).run(self.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("chmod"));
-        }
-        let done = self
+        self.ask(self.job("chmod").args(["-R", "u=rwX,go=rX"]).arg(root))?;
+        let job = self
             .job("find")
             .arg(root)
             .args(["-exec", "touch", "--no-dereference"])
             .arg(format!("--date=@{}", self.time))
-            .args(["{}", "+"])
-            .run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(()) } else { Err(done.report("touch")) }
+            .args(["{}", "+"]);
+        self.ask(job).map(drop)
     }
 }
 
@@ -529,19 +520,6 @@ fn copy(from: &Path, to: &Path) -> crate::Result<()> {
     make_folder(to.parent().unwrap_or(to))?;
     fs::copy(from, to).map_err(|e| format!("cannot copy {}: {e}", from.display()))?;
     Ok(())
-}
-
-/// All files of a tree, in order.
-pub fn files(folder: &Path) -> crate::Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for path in entries(folder)? {
-        if path.is_dir() && !path.is_symlink() {
-            found.extend(files(&path)?);
-        } else {
-            found.push(path);
-        }
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! An RPM with what the package `ferroverbs` has: a tree in `/usr/lib/ferroverbs` and the command.
 //! rpmbuild(8) finds the required versions of the C library.
 
-use super::{Dist, LIMIT, VERSION, files, make_folder, write};
+use super::{Dist, VERSION, make_folder, write};
+use crate::files::below;
 use std::path::{Path, PathBuf};
 
 /// The release of the package.
@@ -24,7 +25,7 @@ impl Dist<'_> {
         }
         self.age(&root)?;
         let mut list = String::new();
-        for file in files(&root)? {
+        for file in below(&root)? {
             let inner = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
             list.push_str(&format!("\"/{inner}\"\n"));
         }
@@ -33,7 +34,7 @@ impl Dist<'_> {
         write(&spec, &spec_of(&root, &list))?;
         let name = format!("ferroverbs-{VERSION}-{RELEASE}.{arch}.rpm");
         let define = |text: String| ["--define".to_owned(), text];
-        let done = self
+        let job = self
             .job("rpmbuild")
             .args(["-bb", "--quiet", "--target", &format!("{arch}-linux")])
             .args(define(format!("_topdir {}", top.display())))
@@ -50,11 +51,8 @@ impl Dist<'_> {
             // The library is not for the programs of the machine: nothing may depend on it.
             .args(define("__provides_exclude_from ^/usr/lib/ferroverbs/.*$".into()))
             .arg(&spec)
-            .dir(&top)
-            .run(self.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("rpmbuild"));
-        }
+            .dir(&top);
+        self.ask(job)?;
         Ok(out.join(name))
     }
 }

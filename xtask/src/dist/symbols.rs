@@ -4,7 +4,7 @@
 //! A program that is built beside the package then depends on the oldest libibverbs1 that has all
 //! its symbols.
 
-use super::{Dist, LIMIT, VERSION};
+use super::{Dist, VERSION};
 use crate::files::{entries, read};
 use crate::stage;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,8 +33,7 @@ impl Dist<'_> {
     /// The symbols that a library of the staged tree defines, in order.
     fn defined_by(&self, file: &str) -> crate::Result<BTreeSet<String>> {
         let job = self.job("readelf").args(["-W", "--dyn-syms"]).arg(self.tree.join(file));
-        let done = job.run(self.scratch, LIMIT)?;
-        if done.ok() { Ok(defined(&done.stdout)) } else { Err(done.report("readelf")) }
+        Ok(defined(&self.ask(job)?))
     }
 }
 

@@ -1,7 +1,8 @@
 //! The Python wheel: the staged tree without the files of development, and a Python module beside
 //! it. `pip install` needs no compiler; the files of the module are in `packaging/wheel`.
 
-use super::{Dist, LIMIT, VERSION, copy, files, write};
+use super::{Dist, VERSION, copy, write};
+use crate::files::below;
 use crate::scratch::set_mode;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,10 +36,7 @@ impl Dist<'_> {
         self.age(&top)?;
         // The interpreter of the distribution, whose packages `packages::DIST` installs.
         let pack = self.job("/usr/bin/python3").args(["-m", "wheel", "pack", "--dest-dir"]);
-        let done = pack.arg(out).arg(&top).run(self.scratch, LIMIT)?;
-        if !done.ok() {
-            return Err(done.report("wheel pack"));
-        }
+        self.ask(pack.arg(out).arg(&top))?;
         let file = out.join(format!("ferroverbs-{VERSION}-py3-none-{platform}.whl"));
         set_mode(&file, 0o644)?;
         Ok(file)
@@ -49,7 +47,7 @@ impl Dist<'_> {
     fn copy_run_time(&self, to: &Path) -> crate::Result<(u32, u32)> {
         let mut glibc = (0, 0);
         for part in PARTS {
-            for file in files(&self.tree.join(part))? {
+            for file in below(&self.tree.join(part))? {
                 let inner = file.strip_prefix(&self.tree).unwrap_or(&file);
                 if file.is_symlink() || inner.starts_with("lib/pkgconfig") {
                     continue;
