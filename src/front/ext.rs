@@ -4,12 +4,14 @@
 use core::ffi::c_int;
 
 use abi::{
-    Zeroed, ferroverbs_device_info, ferroverbs_emulation, ferroverbs_layer, ferroverbs_plugin_ext,
-    ferroverbs_vendor_device,
+    LAYER_SIZE_LEAST, Zeroed, ferroverbs_device_info, ferroverbs_emulation, ferroverbs_layer,
+    ferroverbs_plugin_ext, ferroverbs_vendor_device,
 };
 
 use super::device::Device;
 use super::enumerate::SysfsDev;
+use super::generation::NEWEST;
+use crate::sys::log::notice;
 use cface::lock::Guard;
 use cface::shared::StaticMutex;
 
@@ -61,10 +63,12 @@ pub(crate) fn of_device(device: Device) -> Option<&'static ferroverbs_plugin_ext
     look_up(device, |entry| entry.ext)
 }
 
-/// The functions that play the kernel for a device; `None`: the kernel has the device, or the
-/// announcing plugin serves the device itself.
-pub(crate) fn emulation_of(device: Device) -> Option<&'static ferroverbs_emulation> {
-    let ext = of_device(device)?;
+/// The functions that play the kernel for a device of the extension `ext`; `None`: the announcing
+/// plugin serves the device itself.
+pub(crate) fn emulation_of(
+    device: Device,
+    ext: &'static ferroverbs_plugin_ext,
+) -> Option<&'static ferroverbs_emulation> {
     if core::ptr::eq(ext.device_ops, device.ops()) { None } else { emulation(ext) }
 }
 
@@ -125,6 +129,20 @@ pub(crate) fn announced(
     devices
 }
 
+/// Whether a hook was built for the tables of this library; if not, a line on stderr.
+fn fits(hook: &ferroverbs_layer) -> bool {
+    let fits = hook.size >= LAYER_SIZE_LEAST && hook.generation == NEWEST.pabi;
+    if !fits {
+        notice!(
+            "Warning: the hook of an emulated device was built for tables of generation {}, this \
+             library has {}; left out",
+            hook.generation,
+            NEWEST.pabi
+        );
+    }
+    fits
+}
+
 /// A complete copy of a plugin's table, of its table `emulation` and of the hook in that table, for
 /// the life of the process.
 ///
@@ -140,7 +158,8 @@ pub(crate) unsafe fn adopt(table: *const ferroverbs_plugin_ext) -> &'static ferr
         if !emulation.hook.is_null() {
             // SAFETY: per the caller; not NULL.
             let hook = unsafe { ferroverbs_layer::adopt(emulation.hook) };
-            emulation.hook = Box::leak(Box::new(hook));
+            emulation.hook =
+                if fits(&hook) { Box::leak(Box::new(hook)) } else { core::ptr::null() };
         }
         ext.emulation = Box::leak(Box::new(emulation));
     }

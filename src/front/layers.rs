@@ -213,21 +213,10 @@ pub(crate) fn attach(context: Context) {
     }
 }
 
-/// The hook of the plugin that plays the kernel for the context, if it has one; a line on stderr
-/// when the hook was built for other tables.
+/// The hook of the plugin that plays the kernel for the context, if it has one.
 fn hook(context: Context) -> Option<&'static ferroverbs_layer> {
-    // SAFETY: NULL, or the copy that `ext::adopt` made for the life of the process.
-    let hook = unsafe { context.private().emulation?.hook.as_ref() }?;
-    if hook.size < LAYER_SIZE_LEAST || hook.generation != NEWEST.pabi {
-        notice!(
-            "Warning: the hook of an emulated device was built for tables of generation {}, this \
-             library has {}; left out",
-            hook.generation,
-            NEWEST.pabi
-        );
-        return None;
-    }
-    Some(hook)
+    // SAFETY: NULL, or the copy that `ext::adopt` checked and made for the life of the process.
+    unsafe { context.private().emulation?.hook.as_ref() }
 }
 
 fn attach_these(context: Context, layers: &[&'static ferroverbs_layer]) {

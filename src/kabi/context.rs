@@ -41,7 +41,10 @@ verb! {
             Err(error) => {
                 // SAFETY: as above.
                 let device = unsafe { Device::new(device.cast()) };
-                close_cmd_fd(device.ok().and_then(ext::emulation_of), cmd_fd);
+                let emulation = device.ok().and_then(|device| {
+                    ext::emulation_of(device, ext::of_device(device)?)
+                });
+                close_cmd_fd(emulation, cmd_fd);
                 Err(error)
             }
         }
@@ -124,8 +127,9 @@ unsafe fn init_and_alloc_inner(
     // SAFETY: within the allocation (checked).
     let context: NonNull<ibv_context> =
         unsafe { memory.byte_add(member_offset + generation.context_offset) }.cast();
-    let mut private = ContextState::new(generation, driver_id, ext::of_device(device));
-    private.emulation = ext::emulation_of(device);
+    let ext = ext::of_device(device);
+    let mut private = ContextState::new(generation, driver_id, ext);
+    private.emulation = ext.and_then(|ext| ext::emulation_of(device, ext));
     private.use_ioctl_write.store(
         private.emulation.is_some() || opening::takes_wrapped_writes(cmd_fd, driver_id),
         core::sync::atomic::Ordering::Relaxed,

@@ -217,7 +217,7 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
             let name = String::from_utf8_lossy(&chars::bytes(&dev.sysfs_name)).into_owned();
             chardev::open(&name, dev.sysfs_cdev)?
         }
-        None => match ext::emulation_of(device) {
+        None => match ext::of_device(device).and_then(|ext| ext::emulation_of(device, ext)) {
             Some(emulation) => open_emulated(device, emulation)?,
             None => -1,
         },

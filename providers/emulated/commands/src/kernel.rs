@@ -1,9 +1,9 @@
 //! The objects of one context, and the commands on them. Requests and responses are the structures
 //! of `<rdma/ib_user_verbs.h>`; errors are those of the kernel.
 //!
-//! Map of this file: `Answer` and `Sent`; the objects of a context; `Kernel` with one function for
-//! each command, in the order PD, MR, AH, CQ, QP; doorbells and completions; helpers. No lock: the
-//! caller serialises all calls.
+//! Map of this file: `Answer` and `WriteRequest`; the objects of a context; `Kernel`, with a
+//! function for each command, in the order PD, MR, AH, CQ, QP; doorbells and completions; helpers.
+//! No lock: the caller serialises all calls.
 
 use core::mem::offset_of;
 
@@ -30,7 +30,7 @@ pub struct Answer {
 
 /// A write command with the bytes that it sends.
 #[derive(Clone, Copy, Debug)]
-pub struct Sent<'a> {
+pub struct WriteRequest<'a> {
     /// `IB_USER_VERBS_CMD_*` or `IB_USER_VERBS_EX_CMD_*`.
     pub number: u32,
     /// An extended command.
@@ -109,7 +109,7 @@ impl<V: Vendor> Kernel<V> {
     /// have; otherwise as the command says.
     pub fn write(
         &mut self,
-        sent: &Sent<'_>,
+        sent: &WriteRequest<'_>,
         memory: &mut dyn QueueMemory,
         carrier: &mut dyn Carrier,
     ) -> Result<Answer, Refusal> {
@@ -342,7 +342,7 @@ impl<V: Vendor> Kernel<V> {
     fn create_cq(
         &mut self,
         new: NewCq,
-        sent: &Sent<'_>,
+        sent: &WriteRequest<'_>,
         memory: &mut dyn QueueMemory,
         carrier: &dyn Carrier,
     ) -> Result<Answer, Refusal> {
@@ -393,7 +393,7 @@ impl<V: Vendor> Kernel<V> {
     /// `skip`: bytes before the member `user_handle`, behind which both requests are equal.
     fn create_qp(
         &mut self,
-        sent: &Sent<'_>,
+        sent: &WriteRequest<'_>,
         skip: usize,
         memory: &mut dyn QueueMemory,
         carrier: &mut dyn Carrier,
@@ -542,11 +542,6 @@ impl<V: Vendor> Kernel<V> {
         if let Ok(pd) = self.pds.get_mut(pd) {
             pd.users = pd.users.saturating_sub(1);
         }
-    }
-
-    /// The handles of all QPs, for a thread that looks at every doorbell.
-    pub fn qps(&self) -> impl Iterator<Item = u32> {
-        self.qps.iter().map(|(handle, _)| handle)
     }
 
     /// The handle of the QP whose provider's object is `user_handle`.

@@ -3,8 +3,8 @@
 use emulated_commands::fields::{Fields, Structure};
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
-    Capabilities, Completion, Limits, Location, Made, NewCq, NewQp, Next, Overrun, QueueMemory,
-    Receive, Service, Status, Vendor, WorkRequest,
+    Capabilities, Completion, Limits, Made, NewCq, NewQp, Next, Overrun, QueueMemory, Receive,
+    Service, Status, Vendor, WorkRequest,
 };
 
 use crate::entries::{
@@ -351,14 +351,5 @@ impl Vendor for Efa {
 
     fn take_event(&self, cq: &mut Cq, memory: &dyn QueueMemory) -> bool {
         cq.ring.take_event(memory)
-    }
-}
-
-/// Where the doorbell of a QP's queue is, for hooks that look for it.
-impl Qp {
-    /// The page with both doorbells.
-    #[must_use]
-    pub const fn doorbell_page(&self) -> Location {
-        Location::File(self.area.offset + self.area.len - PAGE)
     }
 }

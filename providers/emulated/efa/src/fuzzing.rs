@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use emulated_commands::carrier::{Address, Carrier, Change, Keys, Port, Region};
 use emulated_commands::fields::Structure;
-use emulated_commands::kernel::{Kernel, Sent};
+use emulated_commands::kernel::{Kernel, WriteRequest};
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
     Capabilities, Completion, Location, Outside, Queue, QueueMemory, Receive, Service, Source,
@@ -299,7 +299,7 @@ pub fn provider(data: &[u8]) {
         prepared(26, false, state(1), Vec::new()),
         prepared(26, false, state(3), Vec::new()),
     ] {
-        let sent = Sent { number, is_extended, core: &core, room: 512, vendor: &vendor };
+        let sent = WriteRequest { number, is_extended, core: &core, room: 512, vendor: &vendor };
         let done = kernel.write(&sent, &mut file, &mut carrier);
         assert!(done.is_ok(), "{number}: {done:?}");
     }
@@ -310,7 +310,7 @@ pub fn provider(data: &[u8]) {
                 let vendor = script.byte().unwrap_or(0);
                 let core = script.bytes(usize::from(core));
                 let vendor = script.bytes(usize::from(vendor % 64));
-                let sent = Sent {
+                let sent = WriteRequest {
                     number: u32::from(number & 0x7f),
                     is_extended: number & 0x80 != 0,
                     core,
@@ -368,7 +368,8 @@ fn end(kernel: &mut Kernel<Efa>, file: &mut File, carrier: &mut Recorder) {
     for (number, at) in [(27, 8), (20, 8), (13, 0), (8, 0), (4, 0)] {
         for handle in 0..512 {
             let core = Structure::new(16).u32(at, handle).into_bytes();
-            let sent = Sent { number, is_extended: false, core: &core, room: 512, vendor: &[] };
+            let sent =
+                WriteRequest { number, is_extended: false, core: &core, room: 512, vendor: &[] };
             let _ = kernel.write(&sent, file, carrier);
         }
     }

@@ -2,7 +2,7 @@
 //! data path of the test.
 
 use emulated_commands::fields::{Fields, Structure};
-use emulated_commands::kernel::{Answer, Kernel, Sent};
+use emulated_commands::kernel::{Answer, Kernel, WriteRequest};
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{Completion, Operation, Queue, Remote, Source, Status};
 use emulated_efa::Efa;
@@ -66,7 +66,7 @@ impl Bench {
         core: &[u8],
         vendor: &[u8],
     ) -> Result<Answer, Refusal> {
-        let sent = Sent { number, is_extended, core, room: 512, vendor };
+        let sent = WriteRequest { number, is_extended, core, room: 512, vendor };
         self.kernel.write(&sent, &mut self.file, &mut self.carrier)
     }
 
@@ -331,7 +331,8 @@ fn objects_in_use_stay_and_everything_is_given_back() {
 fn requests_that_lie_are_refused_as_the_kernel_refuses_them() {
     let mut bench = Bench::new();
     assert_eq!(bench.plain(ALLOC_PD, &[0; 7], &[]), Err(Refusal::TooShort));
-    let short = Sent { number: 1, is_extended: false, core: &[0; 8], room: 175, vendor: &[] };
+    let short =
+        WriteRequest { number: 1, is_extended: false, core: &[0; 8], room: 175, vendor: &[] };
     let done = bench.kernel.write(&short, &mut bench.file, &mut bench.carrier);
     assert_eq!(done, Err(Refusal::TooShort));
     assert_eq!(bench.plain(41, &[], &[]), Err(Refusal::Invalid));

@@ -4,7 +4,7 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 
 use abi::{UVERBS_ATTR_F_VALID_OUTPUT, ib_uverbs_attr, ib_uverbs_ioctl_hdr};
-use emulated_commands::kernel::{Answer, Sent};
+use emulated_commands::kernel::{Answer, WriteRequest};
 use emulated_commands::message::{self, Command, Range};
 use emulated_commands::refusal::Refusal;
 
@@ -16,7 +16,7 @@ use emulated_commands::refusal::Refusal;
 /// memory that may be read and written accordingly, as for the kernel.
 pub unsafe fn answer(
     message: *mut ib_uverbs_ioctl_hdr,
-    run: impl FnOnce(&Sent<'_>) -> Result<Answer, Refusal>,
+    run: impl FnOnce(&WriteRequest<'_>) -> Result<Answer, Refusal>,
 ) -> c_int {
     // SAFETY: per the caller.
     match unsafe { try_answer(message, run) } {
@@ -29,7 +29,7 @@ pub unsafe fn answer(
 /// As [`answer`].
 unsafe fn try_answer(
     message: *mut ib_uverbs_ioctl_hdr,
-    run: impl FnOnce(&Sent<'_>) -> Result<Answer, Refusal>,
+    run: impl FnOnce(&WriteRequest<'_>) -> Result<Answer, Refusal>,
 ) -> Result<(), Refusal> {
     // SAFETY: every message has a header.
     let length = usize::from(unsafe { (&raw const (*message).length).read() });
@@ -41,7 +41,7 @@ unsafe fn try_answer(
     let Command::Write(command) = Command::decode(&bytes)? else { return Err(Refusal::NoMethod) };
     // SAFETY: memory that may be read, per the caller.
     let (core, vendor) = unsafe { (fetch(command.core_in), fetch(command.vendor_in)) };
-    let sent = Sent {
+    let sent = WriteRequest {
         number: command.number,
         is_extended: command.is_extended,
         core: &core,

@@ -1,22 +1,12 @@
-//! The pages from which libmlx5 reads the clock of the device: the core clock, and its relation to
-//! the time of day (`mlx5_ib_clock_info` of `<rdma/mlx5-abi.h>`).
+//! The page from which libmlx5 reads the relation of the device's clock to the time of day
+//! (`mlx5_ib_clock_info` of `<rdma/mlx5-abi.h>`). One cycle of the clock is one nanosecond.
 
 use crate::Fields;
-
-/// The frequency of the emulated clock in kHz (`ibv_device_attr_ex.hca_core_clock`): one cycle is
-/// one nanosecond.
-pub const KHZ: u64 = 1_000_000;
 
 /// The mask of the clock (`completion_timestamp_mask`).
 pub const MASK: u64 = u64::MAX;
 
 const SHIFT: u32 = 20;
-
-/// The core clock page's eight bytes: upper half, then lower half, big endian each.
-#[must_use]
-pub const fn core_clock(cycles: u64) -> [u8; 8] {
-    cycles.to_be_bytes()
-}
 
 /// The relation of cycles and nanoseconds since the epoch at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,12 +41,6 @@ pub const OVERFLOW_PERIOD_NS: u64 = 1 << (63 - SHIFT);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_core_clock_has_its_upper_half_first() {
-        let page = core_clock(0x0102_0304_0506_0708);
-        assert_eq!(page, [1, 2, 3, 4, 5, 6, 7, 8]);
-    }
 
     #[test]
     fn one_cycle_is_one_nanosecond() {

@@ -19,18 +19,6 @@ pub mod ioctl {
     pub const OBJECT_UAR: u16 = DRIVER + 8;
     /// Allocates a UAR page.
     pub const METHOD_UAR_ALLOC: u16 = DRIVER;
-    /// Frees a UAR page.
-    pub const METHOD_UAR_DESTROY: u16 = DRIVER + 1;
-    /// Handle of the object.
-    pub const ATTR_UAR_HANDLE: u16 = DRIVER;
-    /// Type of the page: write combining (0) or not cached (1).
-    pub const ATTR_UAR_TYPE: u16 = DRIVER + 1;
-    /// Answer: the offset for `mmap`, 64 bits.
-    pub const ATTR_UAR_MMAP_OFFSET: u16 = DRIVER + 2;
-    /// Answer: the length for `mmap`, 32 bits.
-    pub const ATTR_UAR_MMAP_LENGTH: u16 = DRIVER + 3;
-    /// Answer: the number of the page, 32 bits.
-    pub const ATTR_UAR_PAGE_ID: u16 = DRIVER + 4;
 }
 
 /// Commands of the offsets that libmlx5 computes for `mmap` (`mlx5_ib_mmap_cmd`).
@@ -242,7 +230,6 @@ impl CreateQp {
     const SCATTER: u32 = 1 << 1 | 1 << 8;
     const REGISTER_INDEX: u32 = 1 << 3;
     const UAR_PAGE: u32 = 1 << 10;
-    const TYPE_DCT: u32 = 1 << 4;
 
     /// Decodes a request.
     ///
@@ -253,7 +240,7 @@ impl CreateQp {
         let fields = Fields::<56>::prefix(given);
         let flags = fields.host32::<28>();
         let known = Self::SIGNATURE | Self::SCATTER | Self::REGISTER_INDEX | Self::UAR_PAGE;
-        if flags & !known != 0 || flags & Self::TYPE_DCT != 0 {
+        if flags & !known != 0 {
             return Err(Refusal::Unsupported);
         }
         let (buffer, record) = (fields.host64::<0>(), fields.host64::<8>());
@@ -394,17 +381,6 @@ pub fn query_device(available: usize) -> [u8; 104] {
     let mut fields = Fields([0; 104]);
     fields.set::<4, 4>((available.min(104) as u32).to_ne_bytes());
     fields.0
-}
-
-/// The answer of the allocation of a UAR page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UarPage {
-    /// Number of the page.
-    pub id: u32,
-    /// Offset for `mmap`.
-    pub mmap_offset: u64,
-    /// Length for `mmap`.
-    pub mmap_length: u32,
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The receive queue of a QP: entries of `1 << shift` bytes that consist of data segments.
 
 use crate::QueueBytes;
+use crate::commands::MAX_RECEIVES;
 use crate::segment::{Data, UNIT, Unit};
 use abi::ibv_sge;
 use arrayvec::ArrayVec;
@@ -58,7 +59,7 @@ impl Geometry {
     }
 
     const fn is_valid(&self) -> bool {
-        let size = self.entries.is_power_of_two() && self.entries <= 1 << 15;
+        let size = self.entries.is_power_of_two() && self.entries <= MAX_RECEIVES;
         self.is_empty() || size && self.shift >= 4 && self.shift <= 10
     }
 }

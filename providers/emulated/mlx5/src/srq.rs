@@ -65,16 +65,17 @@ pub struct SharedReceiveQueue {
     geometry: Geometry,
     /// Number of receives taken so far; runs freely.
     taken: u16,
-    /// The entry that is posted next.
+    /// The entry that is taken next.
     next: u16,
-    broken: Option<Broken>,
+    /// Whether a defect was found, after which nothing is taken.
+    is_broken: bool,
 }
 
 impl SharedReceiveQueue {
     /// A queue from which nothing was taken.
     #[must_use]
     pub const fn new(geometry: Geometry) -> Self {
-        Self { geometry, taken: 0, next: 0, broken: None }
+        Self { geometry, taken: 0, next: 0, is_broken: false }
     }
 
     /// Size of the queue.
@@ -95,7 +96,7 @@ impl SharedReceiveQueue {
         buffer: &impl QueueBytes,
     ) -> Option<Result<Receive, Broken>> {
         let available = posted.wrapping_sub(self.taken);
-        if available == 0 || self.broken.is_some() {
+        if available == 0 || self.is_broken {
             return None;
         }
         if u32::from(available) > self.geometry.entries {
@@ -115,7 +116,7 @@ impl SharedReceiveQueue {
     }
 
     const fn fail(&mut self, broken: Broken) -> Broken {
-        self.broken = Some(broken);
+        self.is_broken = true;
         broken
     }
 }
