@@ -4,6 +4,8 @@
 //! A citation has one form: the release, then clauses with commas between them, for example
 //! `IBTA 1.7 9.7.5.2.2, A17.3.3, table 58`. A clause may have a remark in parentheses behind it.
 //! Rows name an item, not a line, so that an edit elsewhere in a file leaves the page as it is.
+//!
+//! Map of this file: the page; citations of a file; the item that a citation belongs to; tests.
 
 use crate::files::{below_except, ends_in, is_current, read};
 use std::collections::{BTreeMap, BTreeSet};
@@ -132,13 +134,18 @@ fn citations(text: &str) -> (Vec<(usize, Clause)>, Vec<usize>) {
     (found, wrong)
 }
 
+/// A line of Rust without `pub(in ...)`, whose scope has a space.
+fn plain(line: &str) -> &str {
+    line.split_once("pub(in ").and_then(|(_, rest)| rest.split_once(") ")).map_or(line, |it| it.1)
+}
+
 /// The name that a line of Rust or C defines.
 fn defined(line: &str) -> Option<String> {
     const KEYWORDS: [&str; 14] = [
         "pub", "const", "unsafe", "extern", "static", "fn", "struct", "enum", "union", "type",
         "trait", "mod", "impl", "#define",
     ];
-    let mut words = line.split_whitespace().skip_while(|word| {
+    let mut words = plain(line).split_whitespace().skip_while(|word| {
         let word = word.split('(').next().unwrap_or_default();
         KEYWORDS.contains(&word) || word.starts_with('"')
     });
@@ -151,7 +158,7 @@ fn defined(line: &str) -> Option<String> {
 /// The function that a line of Rust or of C begins, if any.
 fn function(line: &str, is_rust: bool) -> Option<String> {
     if is_rust {
-        let (before, _) = line.split_once("fn ")?;
+        let (before, _) = plain(line).split_once("fn ")?;
         let is_head = before.split_whitespace().all(|word| {
             word.starts_with("pub") || ["const", "unsafe", "extern", "\"C\""].contains(&word)
         });
@@ -366,7 +373,7 @@ mod tests {
             "//! a",
             "/// b",
             "#[must_use]",
-            "pub(crate) const fn f() {",
+            "pub(in crate::a) const fn f() {",
             "    // c",
             "}",
             "pub enum E {",

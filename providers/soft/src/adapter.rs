@@ -1,18 +1,18 @@
 //! Joins the fabric: makes the adapter of a process, and the first fields of its segments. Every
 //! entry point starts here; `rounds` is the service thread, and `engine` does the work. Fields:
-//! `engine/objects/adapter.rs`.
+//! `engine/adapter/mod.rs`.
 
 use crate::attention::Attention;
-use crate::engine::domains::{Domains, has_borrowed};
-use crate::engine::in_flight::OperationsInFlight;
-use crate::engine::objects::adapter::{Adapter, Groups, Steering};
-use crate::engine::objects::datagrams::Datagrams;
-use crate::engine::objects::helping::Helping;
-use crate::engine::objects::port::{Interfaces, Port, UnreachableReports};
-use crate::engine::objects::registry::Registry;
-use crate::engine::objects::service::Service;
-use crate::engine::regions::Regions;
-use crate::engine::windows::Windows;
+use crate::engine::adapter::port::{Interfaces, Port, UnreachableReports};
+use crate::engine::adapter::registry::Registry;
+use crate::engine::adapter::service::Service;
+use crate::engine::adapter::{Adapter, Groups, Steering};
+use crate::engine::datagram::Datagrams;
+use crate::engine::keys::domains::{Domains, has_borrowed};
+use crate::engine::keys::in_flight::OperationsInFlight;
+use crate::engine::keys::regions::Regions;
+use crate::engine::keys::windows::Windows;
+use crate::engine::ring::helping_state::Helping;
 use crate::guid::AdapterGuid;
 use crate::identity::Identity;
 use crate::rounds::Rounds;

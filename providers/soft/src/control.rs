@@ -5,8 +5,8 @@
 //! The thread sleeps in the kernel. Without the setting there is no thread.
 
 use crate::config::{CONTROL_VARIABLE, control_path};
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::port::ControlThread;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::port::ControlThread;
 use soft_semantics::faults::parse;
 use soft_sys::eventfd::EventFd;
 use soft_sys::fifo::Fifo;

@@ -7,8 +7,8 @@
 //! host.
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::port::Interfaces;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::port::Interfaces;
 use crate::net::{Gids, gids_and_cable};
 use abi::{IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
 use soft_semantics::faults::ImmediateFault;

@@ -2,8 +2,8 @@
 //! Decides whether a route leads to a process of this fabric or to another host.
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::published_addresses::PublishedAddresses;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::published_addresses::PublishedAddresses;
 use crate::net::{GID_TABLE, Gids};
 use soft_local::fabric::Fabric;
 use soft_sys::notice;

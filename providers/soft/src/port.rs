@@ -2,9 +2,9 @@
 //! arrive from `config` and `control`; the service thread executes orders one after the other
 //! (`soft_semantics::faults`).
 
+use crate::engine::adapter::Adapter;
 use crate::engine::faults::plan::FaultPlan;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::queues::served_by::ServedBy;
 use abi::*;
 use soft_semantics::faults::{ImmediateFault, Rule, Statement};
 use std::sync::atomic::Ordering;

@@ -7,13 +7,13 @@
 #![forbid(unsafe_code)]
 
 use crate::attention::Sweep;
-use crate::engine::access::AtomicLock;
-use crate::engine::hot::serve_cold;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::cq::Cq;
-use crate::engine::objects::helping::Helping;
-use crate::engine::objects::holder::PeerState;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::access::AtomicLock;
+use crate::engine::queues::cq::Cq;
+use crate::engine::queues::cq::hot::serve_cold;
+use crate::engine::queues::served_by::ServedBy;
+use crate::engine::ring::helping_state::Helping;
+use crate::engine::ring::holder::PeerState;
 use soft_local::fabric::{Handler, Peer};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};

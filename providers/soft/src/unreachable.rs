@@ -4,8 +4,8 @@
 #![forbid(unsafe_code)]
 
 use crate::config;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::port::UnreachableReports;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::port::UnreachableReports;
 use crate::host::PortHolder;
 use crate::net::{GID_TABLE, Gids, may_send_to};
 use soft_local::fabric::{DIR_VARIABLE, FRONT, PeerError, Refusal};

@@ -6,15 +6,17 @@
 //! `request` a work request; the tests of the basic operations follow. The test thread and the
 //! service thread of each adapter enter the engine. The only lock here is `JOINED`, a leaf lock.
 
-use super::creating::QpParameters;
-use super::objects::adapter::Adapter;
-use super::objects::channel::{Channel, Reporter};
-use super::objects::cq::{Cq, CqOptions};
-use super::objects::qp::{Pair, Qp, Role};
-use super::objects::served_by::ServedBy;
-use super::objects::srq::Srq;
-use super::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use super::srq::SrqParameters;
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::regions::{
+    Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
+};
+use crate::engine::queues::channel::{Channel, Reporter};
+use crate::engine::queues::cq::{Cq, CqOptions};
+use crate::engine::queues::qp::creating::QpParameters;
+use crate::engine::queues::qp::{Pair, Qp, Role};
+use crate::engine::queues::served_by::ServedBy;
+use crate::engine::queues::srq::Srq;
+use crate::engine::queues::srq::receives::SrqParameters;
 use crate::net::Gids;
 use abi::*;
 use cface::sync::Mutex;

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use abi::*;
 
-use crate::engine::creating::QpParameters;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::channel::{Channel, Reporter};
-use crate::engine::objects::cq::{Cq, CqOptions};
-use crate::engine::objects::holder::RingHolder;
-use crate::engine::objects::qp::{Pair, Qp};
-use crate::engine::objects::served_by::ServedBy;
-use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::regions::{
+    Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
+};
+use crate::engine::queues::channel::{Channel, Reporter};
+use crate::engine::queues::cq::{Cq, CqOptions};
+use crate::engine::queues::qp::creating::QpParameters;
+use crate::engine::queues::qp::{Pair, Qp};
+use crate::engine::queues::served_by::ServedBy;
+use crate::engine::ring::holder::RingHolder;
 use crate::net::Gids;
 use crate::ops::qp::modify;
 use soft_local::fabric::{Fabric, FabricConfig, Handler, Peer};

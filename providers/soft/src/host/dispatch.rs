@@ -8,7 +8,7 @@ use super::process::{Process, Round};
 use super::sockets::Inbox;
 use super::wire::HostWire;
 use crate::config;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::queues::served_by::ServedBy;
 use crate::packet_sink;
 use ferroverbs_net::{DatagramRun, Ecn, Receiver};
 use ferroverbs_roce::engine::Arrival;

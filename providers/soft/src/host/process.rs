@@ -4,7 +4,7 @@
 
 use super::dispatch::ReceivedPacket;
 use super::sockets::Sockets;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::queues::served_by::ServedBy;
 use ferroverbs_roce::Time;
 use ferroverbs_roce::engine::Arrival;
 use soft_local::fabric::Fabric;

@@ -28,7 +28,7 @@ use super::wakeups::Wakeups;
 use super::window_share::{DestinationHosts, WindowShare};
 use super::window_waiters::WindowWaiters;
 use crate::config::{self, Wiring};
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::queues::served_by::ServedBy;
 use ferroverbs_roce::Time;
 use soft_local::fabric::Fabric;
 use soft_semantics::request::Route;

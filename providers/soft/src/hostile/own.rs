@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Victim};
-use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::keys::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
 

@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use super::{Attacker, Victim, VictimQp};
-use crate::engine::objects::holder::RingHolder;
+use crate::engine::ring::holder::RingHolder;
 use soft_local::shm::layout::*;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;

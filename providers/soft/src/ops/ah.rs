@@ -5,7 +5,7 @@ use super::pd::Pd;
 use super::query::MAX_AH;
 use super::state::Context;
 use super::{object, status};
-use crate::engine::objects::adapter::Adapter;
+use crate::engine::adapter::Adapter;
 use crate::host::unavailable::is_temporary;
 use crate::net::{Gids, is_multicast, may_send_to};
 use abi::*;

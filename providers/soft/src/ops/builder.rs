@@ -15,10 +15,10 @@
 use super::failed;
 use super::mw::bind_request;
 use super::post::destination;
-use crate::engine::fast_send::{FastSend, ShortSend};
-use crate::engine::objects::builder::{Builder, BuiltRequest};
-use crate::engine::objects::connection::Requester;
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::Requester;
+use crate::engine::queues::qp::builder::{Builder, BuiltRequest};
+use crate::engine::ring::fast_send::{FastSend, ShortSend};
 use abi::*;
 use lock_api::RawMutex as _;
 use soft_semantics::request::{RemoteAddress, Request, RequestOperation, Segments};

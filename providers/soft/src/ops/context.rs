@@ -18,11 +18,11 @@ use super::{
     ah, buf, cq, cq_ex, dm, dmah, domain, mcast, mr, mr_import, mw, object, orphaned, pd, post, qp,
     query, srq, tags, xrcd,
 };
-use crate::engine::alarm;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::channel::{Channel, Reporter};
-use crate::engine::objects::helping::Helping;
-use crate::engine::objects::port::Interfaces;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::port::Interfaces;
+use crate::engine::queues::channel::alarm;
+use crate::engine::queues::channel::{Channel, Reporter};
+use crate::engine::ring::helping_state::Helping;
 use crate::net::GidTable;
 use crate::{config, control};
 use abi::*;

@@ -1,7 +1,8 @@
-//! Counters of steering rules (ibv_create_counters(3)). The C entry points of `engine/counters`.
+//! Counters of steering rules (ibv_create_counters(3)). The C entry points of
+//! `engine/frames/counters`.
 
 use super::{object, status};
-use crate::engine::counters::Counters;
+use crate::engine::frames::counters::Counters;
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

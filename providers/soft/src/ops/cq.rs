@@ -1,11 +1,11 @@
 //! Completion queues (ibv_create_cq(3), ibv_poll_cq(3), ibv_req_notify_cq(3)). The C entry points
-//! of `engine/cq` and `engine/polling`; `poll_cq` is on the fast path.
+//! of `engine/queues/cq/arming` and `engine/queues/cq/polling`; `poll_cq` is on the fast path.
 
 use super::pd::Pd;
 use super::query::{MAX_CQ, MAX_CQE};
 use super::state::Context;
 use super::{object, status};
-use crate::engine::objects::cq::{Cq, CqOptions};
+use crate::engine::queues::cq::{Cq, CqOptions};
 use abi::*;
 use soft_semantics::completion::{Cqe, Moderation, Reads};
 use soft_sys::Errno;

@@ -8,7 +8,7 @@
 use super::cq::{CqExOptions, create};
 use super::object;
 use super::pd::Pd;
-use crate::engine::objects::cq::Cq;
+use crate::engine::queues::cq::Cq;
 use abi::*;
 use soft_semantics::completion::{Cqe, Reads, Stamped};
 use soft_sys::Errno;

@@ -7,8 +7,10 @@ use super::mr_import::published;
 use super::pd::Pd;
 use super::state::Context;
 use super::{object, status};
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::regions::{Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::regions::{
+    Extent, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
+};
 use abi::*;
 use soft_local::shm::layout::{mr_handle, split_mr_handle};
 use soft_local::shm::view::View;

@@ -4,7 +4,7 @@
 use super::mr::{Backing, Mr};
 use super::object;
 use super::pd::Pd;
-use crate::engine::regions::{Extent, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::keys::regions::{Extent, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use abi::*;
 use soft_memory::populate::populate;
 use soft_sys::Errno;

@@ -1,10 +1,10 @@
-//! Steering rules (ibv_create_flow(3)). The C entry points of `engine/ethernet`; frames are matched
+//! Steering rules (ibv_create_flow(3)). The C entry points of `engine/frames`; frames are matched
 //! against the published rules.
 
 use super::{object, status};
-use crate::engine::counters::Counters;
-use crate::engine::objects::adapter::SteeringRule;
-use crate::engine::objects::qp::Qp;
+use crate::engine::adapter::SteeringRule;
+use crate::engine::frames::counters::Counters;
+use crate::engine::queues::qp::Qp;
 use crate::engine::refused::errno;
 use abi::*;
 use soft_semantics::frames::steer::{self, Spec, spec_size};

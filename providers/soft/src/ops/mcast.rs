@@ -1,8 +1,8 @@
-//! Multicast groups (ibv_attach_mcast(3)). The C entry points of `engine/multicast`; groups of
-//! other hosts are joined by the wire between hosts.
+//! Multicast groups (ibv_attach_mcast(3)). The C entry points of `engine/datagram/multicast`;
+//! groups of other hosts are joined by the wire between hosts.
 
 use super::status;
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
 use crate::net::is_multicast;
 use abi::*;
 use soft_semantics::state::QpType;

@@ -1,15 +1,15 @@
-//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)). The C entry points of `engine/regions`;
+//! Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)). The C entry points of `engine/keys/regions`;
 //! deregistration waits here for operations in flight.
 //!
 //! Map of this file: `Mr` and its parts; checks of rights and ranges; registration; the C entry
-//! points; `withdraw`. Threads: application threads. Locks: those of `engine/regions`.
+//! points; `withdraw`. Threads: application threads. Locks: those of `engine/keys/regions`.
 
 use super::dm::DeviceMemory;
 use super::dmah::DmaHandleUse;
 use super::pd::Pd;
 use super::state::Context;
 use super::{object, status};
-use crate::engine::regions::{
+use crate::engine::keys::regions::{
     Extent, FLUSH_GLOBAL, Keys, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, VOID,
 };
 use abi::*;

@@ -1,13 +1,13 @@
 //! Imported memory regions (ibv_import_mr(3)), from another context of this process or from another
-//! process. The keys of an import of another process lead to `engine/imported`.
+//! process. The keys of an import of another process lead to `engine/keys/imported`.
 
 use super::context_identity::exporter;
 use super::mr::{HandleKind, Mr, withdraw};
 use super::object;
 use super::pd::Pd;
 use super::state::Context;
-use crate::engine::imported::Imported;
-use crate::engine::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
+use crate::engine::keys::imported::Imported;
+use crate::engine::keys::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
 use abi::*;
 use soft_local::shm::layout::{MRS, MWS, split_mr_handle};
 use soft_local::shm::view::View;

@@ -1,11 +1,11 @@
-//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)). The C entry points of `engine/windows`; a bind
-//! is posted like any request.
+//! Memory windows (ibv_alloc_mw(3), ibv_bind_mw(3)). The C entry points of `engine/keys/windows`; a
+//! bind is posted like any request.
 
 use super::mr::Mr;
 use super::pd::Pd;
 use super::{object, status};
-use crate::engine::objects::qp::Qp;
-use crate::engine::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::keys::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::engine::queues::qp::Qp;
 use abi::*;
 use soft_semantics::request::{Request, RequestOperation};
 use soft_semantics::windows::Bind;

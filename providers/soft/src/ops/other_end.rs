@@ -3,10 +3,11 @@
 //! end on another host is not asked.
 
 use super::status;
-use crate::engine::life::from_shared;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::qp::Qp;
-use crate::engine::regions::{self, KeyMeaning};
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::regions;
+use crate::engine::keys::regions::KeyMeaning;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::life::from_shared;
 use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{Life, split_qpn};

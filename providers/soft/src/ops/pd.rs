@@ -1,12 +1,12 @@
-//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)). The C entry points of `engine/domains`;
-//! every object is created in a domain and holds it.
+//! Protection domains (ibv_alloc_pd(3), ibv_import_pd(3)). The C entry points of
+//! `engine/keys/domains`; every object is created in a domain and holds it.
 
 use super::context_identity::exporter;
 use super::domain::Parent;
 use super::state::Context;
 use super::{object, status};
-use crate::engine::domains::{Users, origin_of};
-use crate::engine::objects::adapter::Adapter;
+use crate::engine::adapter::Adapter;
+use crate::engine::keys::domains::{Users, origin_of};
 use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::split_pd;

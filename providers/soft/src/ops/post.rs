@@ -4,10 +4,10 @@
 use super::ah::Ah;
 use super::failed;
 use super::mw::bind_request;
-use crate::engine::fast_send::{FastSend, ShortSend};
-use crate::engine::objects::connection::Requester;
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::Requester;
 use crate::engine::refused::errno;
+use crate::engine::ring::fast_send::{FastSend, ShortSend};
 use abi::*;
 use cface::sync::MutexGuard;
 use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation, Segments};

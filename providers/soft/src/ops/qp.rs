@@ -1,5 +1,5 @@
 //! Queue pairs: ibv_create_qp(3), ibv_modify_qp(3), ibv_query_qp(3), ibv_destroy_qp(3). The C entry
-//! points of `engine/qp`; `connect` finds the remote QP at the change to RTR.
+//! points of `engine/queues/qp/receiving`; `connect` finds the remote QP at the change to RTR.
 //!
 //! Map of the file:
 //!
@@ -17,14 +17,14 @@ use super::state::Context;
 use super::xrcd::Xrcd;
 use super::{ah, builder, failed, object, status};
 use crate::config::Wiring;
-use crate::engine::creating::QpParameters;
-use crate::engine::life::from_shared;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::connection::RetryAttributes;
-use crate::engine::objects::cq::Cq;
-use crate::engine::objects::qp::{Opened, Pair, Qp, Role};
-use crate::engine::objects::srq::Srq;
-use crate::engine::objects::wq::Rss;
+use crate::engine::adapter::Adapter;
+use crate::engine::queues::cq::Cq;
+use crate::engine::queues::qp::RetryAttributes;
+use crate::engine::queues::qp::creating::QpParameters;
+use crate::engine::queues::qp::life::from_shared;
+use crate::engine::queues::qp::{Opened, Pair, Qp, Role};
+use crate::engine::queues::srq::Srq;
+use crate::engine::queues::wq::Rss;
 use crate::engine::refused::errno;
 use crate::host::active_mtu;
 use crate::host::unavailable::is_temporary;

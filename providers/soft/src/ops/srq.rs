@@ -1,5 +1,5 @@
 //! Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_post_srq_recv(3)). The C
-//! entry points of `engine/srq`.
+//! entry points of `engine/queues/srq/receives`.
 
 use super::cq::wait_for_acks;
 use super::pd::Pd;
@@ -8,10 +8,10 @@ use super::query::{MAX_SGE, MAX_SRQ_WR};
 use super::state::Context;
 use super::xrcd::Xrcd;
 use super::{object, status};
-use crate::engine::objects::cq::Cq;
-use crate::engine::objects::srq::Srq;
-use crate::engine::srq::SrqParameters;
-use crate::engine::tagging::MAX_TAG_OPS;
+use crate::engine::queues::cq::Cq;
+use crate::engine::queues::srq::Srq;
+use crate::engine::queues::srq::receives::SrqParameters;
+use crate::engine::queues::srq::tagging::MAX_TAG_OPS;
 use abi::*;
 use soft_semantics::tags::MAX_TAGS;
 use soft_sys::Errno;

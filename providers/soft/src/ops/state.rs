@@ -1,9 +1,9 @@
 //! The state of an open device. Every object of a program leads to its context here.
 
 use super::context_identity::ContextIdentity;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::channel::{Channel, Reporter};
-use crate::engine::objects::port::Interfaces;
+use crate::engine::adapter::Adapter;
+use crate::engine::adapter::port::Interfaces;
+use crate::engine::queues::channel::{Channel, Reporter};
 use crate::net::{GidTable, Gids};
 use abi::*;
 use cface::sync::Mutex;

@@ -1,10 +1,10 @@
 //! Operations on the tag list of a shared receive queue: ibv_post_srq_ops(3). The C entry point of
-//! `engine/tagging`.
+//! `engine/queues/srq/tagging`.
 
 use super::failed;
 use super::post::elements;
-use crate::engine::objects::srq::{Srq, TagMatching};
-use crate::engine::tagging::{TagAction, TagOperation};
+use crate::engine::queues::srq::tagging::{TagAction, TagOperation};
+use crate::engine::queues::srq::{Srq, TagMatching};
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

@@ -3,7 +3,7 @@
 
 use super::ah::Ah;
 use super::status;
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
 use crate::net::is_multicast;
 use crate::packet_sink;
 use abi::{ferroverbs_packet_sink, ibv_ah, ibv_qp};

@@ -1,5 +1,5 @@
 //! Work queues, indirection tables (ibv_create_wq(3), ibv_create_rwq_ind_table(3)) and RSS QPs. The
-//! C entry points of `engine/wq`.
+//! C entry points of `engine/queues/wq/receives`.
 
 use super::cq::wait_for_acks;
 use super::pd::Pd;
@@ -7,9 +7,9 @@ use super::post::post_list;
 use super::query::{MAX_QP_WR, MAX_SGE};
 use super::state::Context;
 use super::{object, status};
-use crate::engine::objects::cq::Cq;
-use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
-use crate::engine::wq::{MAX_TABLE, MAX_TABLES, WqParameters};
+use crate::engine::queues::cq::Cq;
+use crate::engine::queues::wq::receives::{MAX_TABLE, MAX_TABLES, WqParameters};
+use crate::engine::queues::wq::{IndirectionTable, Rss, Wq};
 use abi::*;
 use soft_local::shm::layout::split_qpn;
 use soft_semantics::frames::toeplitz::{Hash, KEY_BYTES};

@@ -1,10 +1,10 @@
-//! XRC domains (ibv_open_xrcd(3)). The C entry points of `engine/xrc`; processes that open the same
-//! file share the domain.
+//! XRC domains (ibv_open_xrcd(3)). The C entry points of `engine/xrc/stand_ins`; processes that
+//! open the same file share the domain.
 
 use super::state::Context;
 use super::{object, status};
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::xrc::DomainId;
+use crate::engine::adapter::Adapter;
+use crate::engine::xrc::DomainId;
 use abi::*;
 use soft_sys::Errno;
 use std::ffi::c_int;

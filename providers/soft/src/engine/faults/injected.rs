@@ -8,9 +8,10 @@
 
 use super::plan::{FaultPlan, FaultSchedule};
 use crate::engine::clock::{MachineClock, instant};
-use crate::engine::objects::connection::{Issued, Link, Requester, Wire};
-use crate::engine::objects::qp::Qp;
-use crate::engine::wire::{change_innermost, remove_unneeded, wrap};
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::wire::{change_innermost, remove_unneeded, wrap};
+use crate::engine::queues::qp::{Issued, Requester, Wire};
+use crate::engine::ring::Link;
 use soft_semantics::faults::{Fault, FaultEffect, ImmediateFault, Retries};
 use soft_semantics::inbound::Nak;
 use soft_semantics::request::RequestOperation;

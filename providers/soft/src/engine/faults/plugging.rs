@@ -1,7 +1,7 @@
 //! Fault rules and the state of the port for a QP: a new QP takes both over, and `port.rs` changes
 //! the state of the port.
 
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
 
 impl Qp {
     /// Applies the fault rules and the port state to a new QP.

@@ -2,9 +2,10 @@
 //! `port.rs` takes the port of all QPs down and up; a new QP finds the port as it is.
 
 use super::plan::FaultSchedule;
-use crate::engine::objects::connection::{Issued, Link, Requester, Wire};
-use crate::engine::objects::qp::Qp;
-use crate::engine::wire::{remove_unneeded, wrap};
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::wire::{remove_unneeded, wrap};
+use crate::engine::queues::qp::{Issued, Requester, Wire};
+use crate::engine::ring::Link;
 use soft_semantics::Time;
 
 /// A port that is down: no request leaves, and the remote QP counts as silent.

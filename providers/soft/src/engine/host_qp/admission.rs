@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::config;
-use crate::engine::objects::adapter::Adapter;
+use crate::engine::adapter::Adapter;
 use crate::host::counters::{ProcessCounter, WireCounters};
 use crate::limits::Limits;
 use crate::net::Gids;

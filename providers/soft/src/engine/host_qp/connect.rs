@@ -2,7 +2,7 @@
 //! Called by ibv_modify_qp on the way from INIT to RTR.
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::qp::Qp;
+use crate::engine::queues::qp::Qp;
 use crate::host::connection::pmtu;
 use crate::host::sockets::{V4, V6};
 use crate::host::{HostConnection, PeerRoute, active_mtu};

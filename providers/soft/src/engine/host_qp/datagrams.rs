@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 use super::forward::address_pair;
-use crate::engine::objects::connection::Requester;
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::served_by::ServedBy;
-use crate::engine::ud;
+use crate::engine::datagram::ud;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::Requester;
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::connection::datagram::Datagram;
 use crate::host::dispatch::ReceivedPacket;
 use crate::host::process::Round;

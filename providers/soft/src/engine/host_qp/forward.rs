@@ -7,9 +7,9 @@
 //! way (`xrc_messages`).
 
 use super::xrc_serving;
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::datagrams::{Inlet, OutgoingDatagram, PutResult};
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::adapter::Adapter;
+use crate::engine::datagram::{Inlet, OutgoingDatagram, PutResult};
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::counters::{ProcessCounter, WireCounters};
 use crate::host::dispatch::ReceivedPacket;
 use crate::host::forward_queue::{ForwardResult, Forwarded};

@@ -32,8 +32,8 @@ pub(crate) use xrc_serving::answer_srq_request;
 #[cfg(test)]
 pub(crate) use xrc_serving::receive_srq_request;
 
-use super::objects::adapter::Adapter;
-use super::objects::served_by::ServedBy;
+use crate::engine::adapter::Adapter;
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::PeerRoute;
 use soft_semantics::request::Route;
 use soft_sys::Errno;
@@ -81,7 +81,7 @@ impl Adapter {
 
 #[cfg(test)]
 mod testing {
-    use crate::engine::objects::qp::Qp;
+    use crate::engine::queues::qp::Qp;
 
     impl Qp {
         /// Runs the timeout of the transport as if its time had come.

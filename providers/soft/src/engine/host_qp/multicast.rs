@@ -7,8 +7,8 @@
 //! members on the same host receive them through shared memory.
 
 use super::forward::address_pair;
-use crate::engine::multicast::{gid_words, has_members};
-use crate::engine::objects::adapter::Adapter;
+use crate::engine::adapter::Adapter;
+use crate::engine::datagram::multicast::{gid_words, has_members};
 use crate::host::dispatch::ReceivedPacket;
 use crate::host::process::Round;
 use crate::net::Gids;

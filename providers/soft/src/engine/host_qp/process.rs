@@ -1,7 +1,7 @@
 //! The process that a wire serves (trait `Process`): delivers received packets to QPs and groups.
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::adapter::Adapter;
+use crate::engine::adapter::Adapter;
 use crate::host::dispatch::ReceivedPacket;
 use crate::host::process::{Process, Round};
 use crate::host::sockets::Sockets;

@@ -7,15 +7,15 @@
 //!
 //! Map of this file: `Halves` and its trait `RequestServer`; packets and timeouts of a `Qp`;
 //! `reply_of` and the failure of a QP; the process that serves an XRC request; `serve`, one arm for
-//! each operation. Fields: `engine/objects/connection.rs`.
+//! each operation. Fields: `queues/qp/mod.rs`.
 
 use super::send::{SendHalf, refusal_of};
 use crate::config;
-use crate::engine::inbound::Source;
-use crate::engine::objects::connection::{Inbound, Requester};
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::served_by::ServedBy;
-use crate::engine::regions::REMOTE_READ;
+use crate::engine::keys::regions::REMOTE_READ;
+use crate::engine::queues::inbound::Source;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::{Inbound, Requester};
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::connection::packets::{Execution, PeerReply, RequestServer};
 use crate::host::connection::pump::{AckPolicy, PumpOutcome};
 use crate::host::connection::{HostConnection, ReadOwner};

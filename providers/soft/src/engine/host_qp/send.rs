@@ -1,13 +1,13 @@
 //! The send queue of a QP on the wire to other hosts.
 //! Stands between `Requester` and the sending half of its connection (`host::connection::pump`).
 
-use crate::engine::inbound::read_region_bytes;
-use crate::engine::objects::connection::{Issued, Requester, Wire};
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::send_requests::SendRequests;
-use crate::engine::onesided::read_from_srq_owner;
-use crate::engine::regions::LOCAL_WRITE;
-use crate::engine::wire::{change_innermost, restore_replaced, wrap};
+use crate::engine::keys::regions::LOCAL_WRITE;
+use crate::engine::queues::inbound::read_region_bytes;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::qp::send_requests::SendRequests;
+use crate::engine::queues::qp::wire::{change_innermost, restore_replaced, wrap};
+use crate::engine::queues::qp::{Issued, Requester, Wire};
+use crate::engine::ring::onesided::read_from_srq_owner;
 use crate::host::connection::ReadOwner;
 use crate::host::connection::pump::{LocalWork, RequestQueue};
 use crate::host::sockets::Sockets;

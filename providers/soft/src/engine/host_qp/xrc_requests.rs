@@ -10,8 +10,8 @@
 //! earlier packet, as after a loss on the network (`host::connection::srq`).
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::connection::packets::Execution;
 use crate::host::connection::pump::AckPolicy;
 use crate::host::connection::srq::OutstandingSrqRequest;

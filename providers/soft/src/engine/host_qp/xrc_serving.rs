@@ -6,9 +6,9 @@
 //! process can write into a ring, so a request never has more rights than the peer.
 #![forbid(unsafe_code)]
 
-use crate::engine::objects::adapter::Adapter;
-use crate::engine::objects::qp::Qp;
-use crate::engine::objects::served_by::ServedBy;
+use crate::engine::adapter::Adapter;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::served_by::ServedBy;
 use crate::host::xrc_messages::{ServeResult, SrqReply, SrqRequest};
 use soft_local::shm::layout::split_qpn;
 use soft_semantics::inbound::Verdict;

@@ -3,7 +3,7 @@
 
 use super::early_packets::far_pair_of;
 use super::*;
-use crate::engine::regions::FLUSH_GLOBAL;
+use crate::engine::keys::regions::FLUSH_GLOBAL;
 use soft_memory::testing::remote_pages;
 
 /// A path of a request.

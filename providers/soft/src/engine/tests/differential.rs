@@ -10,7 +10,7 @@
 //! the calls, and `settle` compares. The test thread makes all calls. It takes no lock of its own.
 
 use super::*;
-use crate::engine::creating::ONLY_GENERAL;
+use crate::engine::queues::qp::creating::ONLY_GENERAL;
 use crate::ops::post::{post_recv, post_send};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -2,8 +2,8 @@
 //! thread of the target's process moves some of the pieces.
 
 use super::*;
-use crate::engine::helper::HelperClaim;
-use crate::engine::objects::helping::Helping;
+use crate::engine::ring::helper::HelperClaim;
+use crate::engine::ring::helping_state::Helping;
 use soft_sys::futex;
 use soft_sys::thread::testing::ThreadHandle;
 use std::sync::atomic::AtomicBool;

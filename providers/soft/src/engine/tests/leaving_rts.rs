@@ -2,7 +2,7 @@
 //! ends' view of one state change, and the completions that it causes.
 
 use super::*;
-use crate::engine::objects::holder::PeerState;
+use crate::engine::ring::holder::PeerState;
 use soft_semantics::state::QpState;
 use std::mem::ManuallyDrop;
 
@@ -195,7 +195,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
 
 #[test]
 fn a_builder_that_finds_a_broken_send_queue_flushes_it() {
-    use crate::engine::objects::builder::{Builder, BuiltRequest};
+    use crate::engine::queues::qp::builder::{Builder, BuiltRequest};
     let found = (0..1000).any(|_| {
         let (a, b) = pair(QpType::Rc, false, 64);
         // The lock keeps the service thread from executing the requests at once.

@@ -1,8 +1,8 @@
 //! Tests that QPs without a CQ of their own use none. These are XRC receive QPs and RSS QPs.
 
 use super::*;
-use crate::engine::objects::wq::{IndirectionTable, Rss, Wq};
-use crate::engine::wq;
+use crate::engine::queues::wq::receives::WqParameters;
+use crate::engine::queues::wq::{IndirectionTable, Rss, Wq};
 use soft_semantics::frames::toeplitz::{Hash, KEY_BYTES};
 use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
@@ -24,7 +24,7 @@ fn an_xrc_receive_qp_has_no_completion_queue() {
 fn an_rss_qp_uses_its_indirection_table_and_no_completion_queue() {
     let adapter = adapter(true);
     let cq = queue(&adapter);
-    let wanted = wq::WqParameters {
+    let wanted = WqParameters {
         max_wr: 1,
         max_sge: 1,
         flags: 0,

@@ -2,7 +2,7 @@
 //! keeps the header that it was posted with.
 
 use super::*;
-use crate::engine::ud::MTU;
+use crate::engine::datagram::ud::MTU;
 use soft_semantics::frames::Framing;
 use soft_semantics::frames::segmenter::Segmenter;
 use soft_semantics::request::Segments;

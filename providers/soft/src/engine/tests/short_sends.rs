@@ -2,7 +2,7 @@
 //! must not be able to tell which path a SEND took.
 
 use super::*;
-use crate::engine::fast_send::ShortSend;
+use crate::engine::ring::fast_send::ShortSend;
 
 fn short(request: &Request) -> ShortSend {
     let Request { wr_id, opcode, flags, imm, .. } = *request;

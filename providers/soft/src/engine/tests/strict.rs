@@ -2,7 +2,7 @@
 //! between hosts, and frees a slot of the send queue only when the completion was polled.
 
 use super::*;
-use crate::engine::creating::STRICT;
+use crate::engine::queues::qp::creating::STRICT;
 use soft_semantics::state::QpState;
 use soft_sys::Errno;
 

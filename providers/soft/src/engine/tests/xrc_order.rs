@@ -2,7 +2,7 @@
 //! The two rings belong to different QPs of one XRC endpoint (`xrc_rings`).
 
 use super::*;
-use crate::engine::objects::xrc::DomainId;
+use crate::engine::xrc::DomainId;
 
 /// One end of an XRC connection: the sending QP, and the receiving QP with its SRQ and its CQ.
 pub(super) struct End {

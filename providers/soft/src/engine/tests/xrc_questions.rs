@@ -4,8 +4,8 @@
 
 use super::xrc_order::End;
 use super::*;
+use crate::engine::datagram::OutgoingDatagram;
 use crate::engine::host_qp::{FRAME_KINDS, receive_srq_request};
-use crate::engine::objects::datagrams::OutgoingDatagram;
 use crate::host::xrc_messages::SrqRequest;
 use ferroverbs_roce::engine::ResponderRequest;
 use ferroverbs_roce::wire::{Number, Reth, Tail};

@@ -1,0 +1,93 @@
+//! Segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): one request becomes many frames or datagrams.
+//! `ethernet` and `ud` call `send_segments`. Each segment is a copy of the header, adjusted, and a
+//! piece of the data.
+
+use crate::engine::datagram::PutResult;
+use crate::engine::queues::qp::Requester;
+use crate::engine::refused::errno;
+use abi::*;
+use soft_memory::{Range, Ranges};
+use soft_semantics::frames::{Segment, make_segment};
+use soft_semantics::request::{Request, RequestOperation};
+use soft_sys::Errno;
+
+impl Requester {
+    /// As `check`, for a segmented send.
+    ///
+    /// # Errors
+    /// As `check`.
+    #[cold]
+    pub(in crate::engine) fn check_segmented(
+        &self,
+        request: &Request,
+        list: &[ibv_sge],
+    ) -> Result<u32, Errno> {
+        if list.len() > self.sends.queue.max_sge {
+            return Err(Errno::EINVAL);
+        }
+        let len = list.iter().map(|s| u64::from(s.length)).sum();
+        self.datagrams.segmenter.check(request, len).map_err(errno)?;
+        // The length is at most MAX_TSO.
+        Ok(len as u32)
+    }
+
+    /// Copies the header of a waiting segmented send, because the application may reuse its buffer
+    /// after the post.
+    pub(in crate::engine) fn keep_tso_header(&mut self, n: u64) {
+        let RequestOperation::Segments(cut) = self.sends.queue.entry(n).request.operation else {
+            return;
+        };
+        let slot = self.sends.queue.at(n);
+        let to = self.datagrams.segmenter.place(slot);
+        let len = usize::from(cut.header_len).min(to.len());
+        // SAFETY: the header has this many bytes (ibv_post_send(3)).
+        unsafe {
+            to.as_mut_ptr().copy_from_nonoverlapping(cut.header as *const u8, len);
+        }
+        self.sends.queue.entry(n).kept = true;
+    }
+
+    /// Sends the rest of request `n` by `send`, segment by segment, built in `frame`. Stops when a
+    /// ring is full.
+    pub(in crate::engine) fn send_segments(
+        &mut self,
+        n: u64,
+        ranges: &Ranges,
+        frame: &mut [u8],
+        mut send: impl FnMut(&mut Self, &mut [u8]) -> PutResult,
+    ) -> PutResult {
+        let entry = *self.sends.queue.entry(n);
+        let RequestOperation::Segments(cut) = entry.request.operation else {
+            return PutResult::Done;
+        };
+        let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
+        let framing = self.datagrams.segmenter.framing;
+        let slot = self.sends.queue.at(n);
+        let total = ranges.total();
+        loop {
+            let offset = self.sends.queue.entry(n).offset as usize;
+            let len = (total - offset).min(mss);
+            let Some(whole) = frame.get_mut(..header + len) else { return PutResult::Done };
+            let (start, rest) = whole.split_at_mut(header);
+            if entry.kept {
+                let kept = self.datagrams.segmenter.place(slot).get(..header).unwrap_or_default();
+                start.copy_from_slice(kept);
+            } else {
+                // SAFETY: the header is valid until the post returns, and a kept copy is used
+                // afterwards; it is only read.
+                let _ = unsafe { Range::at(cut.header, header) }.get(start);
+            }
+            let _at_home = ranges.gather_bytes(offset, rest);
+            let last = offset + len == total;
+            let index = (offset / mss) as u32;
+            make_segment(whole, framing, Segment { index, offset: offset as u32, last });
+            if send(self, whole) == PutResult::Full {
+                return PutResult::Full;
+            }
+            self.sends.queue.entry(n).offset += len as u32;
+            if last {
+                return PutResult::Done;
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Hot receive rings: the few rings that polls read without a bell, chosen by recent use. `polling`
+//! reads the hot rings of a CQ, and comes here when a bell rings.
+#![forbid(unsafe_code)]
+
+use crate::engine::adapter::Adapter;
+use crate::engine::queues::cq::HotReceivers;
+use crate::engine::queues::cq::hot_slots::HotSlot;
+use crate::engine::queues::qp::Qp;
+use crate::engine::queues::served_by::ServedBy;
+use soft_local::shm::protocol;
+use soft_sys::membarrier;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+impl HotReceivers {
+    /// Ends a round of the service thread: serves the remaining pieces, and sends all due
+    /// acknowledgements. An acknowledgement that a message carried is also sent alone, because the
+    /// peer may not have read the message. Returns true if pieces remain; their senders ring no
+    /// bell again.
+    pub(crate) fn finish(&self, who: ServedBy) -> bool {
+        let mut more = false;
+        for qp in self.qps.all() {
+            if qp.has_arrivals() && qp.serve_rest(who) {
+                qp.adapter.view.ring_qp_bell(qp.index);
+                more = true;
+            }
+            qp.responder.lock().acknowledge_arrivals(qp);
+        }
+        more
+    }
+
+    /// Handles the bell of `qp`: its ring may become hot.
+    pub(crate) fn make_hot(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
+        if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
+            return;
+        }
+        match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
+            HotSlot::New => {}
+            HotSlot::Replaced(cold) => {
+                protocol::mark_cold(cold.ring.hot(), membarrier::heavy);
+                serve_cold(adapter, &cold, who);
+            }
+            HotSlot::Refused => return,
+        }
+        // Relaxed: a sender that does not see the flag yet rings an unneeded bell.
+        qp.ring.hot().store(1, Ordering::Relaxed);
+        if qp.has_arrivals() {
+            qp.advance_receive(who);
+        }
+    }
+
+    /// Lists a QP that can receive from now on. Its ring becomes hot if a place is free.
+    pub(crate) fn add(&mut self, adapter: &Adapter, qp: &Arc<Qp>) {
+        qp.list_receiver(true);
+        if self.qps.has_room() {
+            self.make_hot(adapter, qp, ServedBy::Application);
+        } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
+            // The ring was hot in an earlier connection. A sender may have read the flag and rung
+            // no bell, so the ring is served by a bell now.
+            protocol::mark_cold(qp.ring.hot(), membarrier::heavy);
+            if qp.has_arrivals() {
+                adapter.view.ring_qp_bell(qp.index);
+            }
+        }
+    }
+
+    /// Unlists a QP that no longer receives.
+    pub(crate) fn remove(&mut self, qp: &Qp) {
+        qp.list_receiver(false);
+        self.qps.retain_hot(|q| q.index != qp.index);
+    }
+}
+
+/// Handles the bell of a QP whose ring is not hot: serves the ring, and takes in acknowledgements.
+/// If pieces remain in the ring, this function rings the bell again, because their sender rang
+/// before.
+pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
+    let more = qp.serve_rest(who);
+    qp.send_due_ack();
+    // The read of the bell orders this load after the event for which the peer rang.
+    if qp.may_have_outstanding() {
+        qp.advance_send();
+    }
+    if qp.has_arrivals() && qp.is_receiving() {
+        adapter.view.ring_qp_bell(qp.index);
+        if more && !adapter.attention.is_down() {
+            // No thread may poll when the bell is due, so the service thread must look.
+            adapter.fabric.wake_self();
+        }
+    }
+}

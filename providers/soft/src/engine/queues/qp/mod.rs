@@ -1,0 +1,490 @@
+//! QPs: the fields common to all kinds, and the data of each kind in `Role`. Requester and
+//! responder hang below a QP. Questions that fields alone answer are here.
+//!
+//! Map of the folder:
+//!
+//! | file | content |
+//! |---|---|
+//! | `creating`, `departing`, `footprint` | begin and end |
+//! | `state_change`, `failing`, `life` | the state, errors, and what peers read of both |
+//! | `role` | questions that depend on the kind |
+//! | `receiving`, `posted_receives` | the connection's receiving side, posted receives |
+//! | `posting`, `send_requests`, `request_memory`, `wire` | the send queue, and its wire |
+//! | `half` | the locks of requester and responder |
+//! | `listing`, `list_marks` | the lists that contain a QP |
+//! | `builder` | ibv_wr_start(3) |
+//!
+//! Map of this file: [`Qp`] and its parts; [`Role`] and the data of each kind; [`Wire`],
+//! [`Requester`] and [`Inbound`], the halves of a QP as all wires see them.
+
+pub(crate) mod builder;
+pub(crate) mod creating;
+pub(crate) mod departing;
+pub(crate) mod failing;
+pub(crate) mod footprint;
+pub(crate) mod half;
+pub(crate) mod life;
+pub(crate) mod list_marks;
+pub(crate) mod listing;
+pub(crate) mod posted_receives;
+pub(crate) mod posting;
+pub(crate) mod receiving;
+pub(crate) mod request_memory;
+pub(crate) mod role;
+pub(crate) mod send_requests;
+pub(crate) mod state_change;
+pub(crate) mod wire;
+
+use crate::engine::adapter::Adapter;
+use crate::engine::datagram::ReceiveShortage;
+use crate::engine::datagram::sender::DatagramSender;
+use crate::engine::faults::plan::FaultSchedule;
+use crate::engine::queues::channel::{Events, Reporter};
+use crate::engine::queues::cq::Cq;
+use crate::engine::queues::qp::half::HalfLock;
+use crate::engine::queues::qp::list_marks::ListMarks;
+use crate::engine::queues::qp::send_requests::SendRequests;
+use crate::engine::queues::srq::Srq;
+use crate::engine::queues::wq::Rss;
+use crate::engine::ring::RingSender;
+use crate::engine::ring::ring_acks::RingAcks;
+use crate::engine::ring::{Link, Responder};
+use crate::engine::xrc::DomainId;
+use crate::engine::xrc::XrcRings;
+use crate::host::HostConnection;
+use crate::host::xrc_messages::ServeResult;
+use abi::*;
+use builder::BuilderCell;
+use cface::sync::Mutex;
+use soft_local::shm::layout::QpEntry;
+use soft_local::shm::ring::Ring;
+use soft_memory::careful::MappedRange;
+use soft_semantics::Time;
+use soft_semantics::receive::Receive;
+use soft_semantics::receive::ReceiveQueue;
+use soft_semantics::state::{QpState, QpType};
+use soft_semantics::tags::wire::{Offer, Tagged};
+use soft_sys::spin_lock::SpinLock;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The attributes of ibv_query_qp(3) and ibv_modify_qp(3), without the state.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes {
+    pub(crate) attr: ibv_qp_attr,
+    pub(crate) cap: ibv_qp_cap,
+}
+
+/// A QP. The C object comes first, because applications and the front-end hold its address.
+///
+/// Data of certain kinds of QP is in `role`, except the words that short messages read. Each QP has
+/// an entry in the table of its process and a ring that any peer can write. A thread that answers a
+/// bell therefore finds both halves in every QP, idle in some kinds.
+#[repr(C)]
+pub(crate) struct Qp {
+    pub(crate) verbs: UnsafeCell<verbs_qp>,
+    pub(in crate::engine) me: Weak<Qp>,
+    pub(crate) adapter: Arc<Adapter>,
+    /// Index in the table of this process.
+    pub(crate) index: usize,
+    pub(crate) qpn: u32,
+    pub(crate) kind: QpType,
+    /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
+    /// the library.
+    pub(crate) ordinal: u32,
+    /// Protection domain number; 0 for an XRC receive QP.
+    pub(crate) pd: u32,
+    /// The kind, with the data of that kind.
+    pub(crate) role: Role,
+    pub(in crate::engine) fast: FastPath,
+    /// The receive ring.
+    pub(crate) ring: Ring,
+    pub(crate) life: QpLife,
+    pub(crate) requester: HalfLock<Requester>,
+    pub(crate) responder: HalfLock<Responder>,
+    pub(crate) receives: PostedReceives,
+    pub(in crate::engine) acks: RingAcks,
+    pub(crate) marks: ListMarks,
+    pub(crate) unconnected: Unconnected,
+    pub(crate) reports: QpReports,
+    /// Requests under construction by ibv_wr_start(3) and related functions.
+    pub(crate) builder: BuilderCell,
+}
+
+impl Qp {
+    pub(crate) const fn handle(&self) -> *mut ibv_qp {
+        self.verbs.get().cast()
+    }
+
+    pub(crate) fn me(&self) -> Weak<Self> {
+        self.me.clone()
+    }
+
+    /// The table entry of this QP, which peers read.
+    pub(crate) fn entry(&self) -> &QpEntry {
+        self.adapter.view.qp(self.index)
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> QpState {
+        QpState::from_raw(u32::from(self.life.state.load(Ordering::Acquire)))
+            .unwrap_or(QpState::Err)
+    }
+
+    #[inline]
+    pub(crate) fn is_in(&self, state: QpState) -> bool {
+        self.life.state.load(Ordering::Acquire) == state as u8
+    }
+
+    /// Whether arriving requests are served.
+    pub(crate) fn is_receiving(&self) -> bool {
+        matches!(self.state(), QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
+    }
+
+    /// Whether the fast path may send. It supports neither XRC nor tag matching.
+    #[inline]
+    pub(crate) const fn sends_plainly(&self) -> bool {
+        self.fast.sends
+    }
+
+    /// Whether the fast path may receive. It supports no shared receive queue.
+    #[inline]
+    pub(crate) const fn receives_plainly(&self) -> bool {
+        self.fast.receives
+    }
+}
+
+/// Which short messages of a QP may take the fast path, and who polls for them. Fixed at creation.
+#[derive(Debug)]
+pub(in crate::engine) struct FastPath {
+    /// Key of the receive CQ (`Cq::key`), read without a lock; 0: none.
+    pub(in crate::engine) recv_key: usize,
+    /// Whether SENDs may leave by the fast path (`fast_send`).
+    pub(in crate::engine) sends: bool,
+    /// Whether SENDs may arrive by the fast path (`fast_receive`).
+    pub(in crate::engine) receives: bool,
+}
+
+/// State, incarnation and attributes of a QP.
+#[derive(Debug)]
+pub(crate) struct QpLife {
+    pub(in crate::engine) state: AtomicU8,
+    /// Serialises changes of the state.
+    pub(in crate::engine) incarnation: Mutex<Incarnation>,
+    pub(crate) attributes: Mutex<Attributes>,
+}
+
+/// The receives posted to a QP without a shared receive queue.
+#[derive(Debug)]
+pub(crate) struct PostedReceives {
+    pub(in crate::engine) queue: SpinLock<ReceiveQueue>,
+    /// The responder waits for a receive.
+    pub(in crate::engine) awaited: AtomicBool,
+}
+
+/// Attributes of QPs without a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Unconnected {
+    /// UD: the Q_Key that datagrams must carry.
+    pub(crate) qkey: AtomicU32,
+    /// Number of steering rules that name the QP.
+    pub(crate) flows: AtomicUsize,
+}
+
+/// The asynchronous events of a QP.
+#[derive(Debug)]
+pub(crate) struct QpReports {
+    pub(crate) report: Reporter,
+    /// Asynchronous events sent; ibv_destroy_qp(3) waits until they are acknowledged.
+    pub(crate) events: Events,
+}
+
+/// Counts the connections of a table entry, across all QPs that used the entry.
+#[derive(Debug)]
+pub(in crate::engine) struct Incarnation {
+    pub(in crate::engine) generation: u16,
+    pub(in crate::engine) dest_qpn: u32,
+}
+
+// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under the rules of
+// ibv_wr_start(3) (a single thread at a time); all further fields are Sync.
+unsafe impl Sync for Qp {}
+
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread. The
+// thread that took the lock of `builder` releases it, independent of the creating thread. All
+// further fields are Send.
+unsafe impl Send for Qp {}
+
+impl std::fmt::Debug for Qp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Qp")
+            .field("qpn", &self.qpn)
+            .field("kind", &self.kind)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A rendezvous whose data will be fetched into the entry `handle`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct Fetch {
+    pub(in crate::engine) handle: u32,
+    pub(in crate::engine) tagged: Tagged,
+    pub(in crate::engine) offer: Offer,
+    pub(in crate::engine) solicited: bool,
+}
+
+/// The data of a rendezvous needed when its fetch ends.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct RendezvousPayload {
+    pub(in crate::engine) handle: u32,
+    pub(in crate::engine) len: u32,
+    pub(in crate::engine) solicited: bool,
+}
+
+/// Additional data of a QP with a tag matching shared receive queue.
+#[derive(Debug)]
+pub(crate) struct Tagging {
+    /// Matched rendezvous that wait for room in the send queue; at most as many as the tag list has
+    /// entries.
+    pub(in crate::engine) pending_fetches: Mutex<VecDeque<Fetch>>,
+    /// Rendezvous were added since the last look.
+    pub(in crate::engine) has_new_fetches: AtomicBool,
+    /// The CQ of the shared receive queue also drives the send side.
+    pub(in crate::engine) listed: AtomicBool,
+    /// The receive CQ named by the application. It gets no completion, but must outlive the QP.
+    pub(in crate::engine) unused_recv_cq: Arc<Cq>,
+}
+
+/// The kind of a QP.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// A queue pair: requests are posted to it, and complete.
+    Pair(Pair),
+    /// An XRC receive QP that was created in this process. It has no queue; each request names a
+    /// queue.
+    Receiver(Receiver),
+    /// A stand-in: receives requests for queues of this process in place of an XRC receive QP of
+    /// another process, whose number it has.
+    StandIn(StandIn),
+    /// Another handle of an XRC receive QP, with the same number.
+    Opened(Opened),
+    /// Spreads frames over work queues, and has no queue of its own.
+    Rss(Rss),
+}
+
+/// The data of a queue pair.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pub(crate) send_cq: Arc<Cq>,
+    pub(crate) recv_cq: Arc<Cq>,
+    pub(crate) srq: Option<Arc<Srq>>,
+    /// Present if the shared receive queue matches tags.
+    pub(in crate::engine) tm: Option<Box<Tagging>>,
+    /// Every send request is signaled (`sq_sig_all`).
+    pub(crate) signals_all: bool,
+    /// `ibv_qp_create_flags`.
+    pub(crate) create_flags: u32,
+    /// Since when frames lack a receive.
+    pub(in crate::engine) shortage: ReceiveShortage,
+}
+
+/// The data of an XRC receive QP in the process that created it.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    /// The XRC domain of the QP.
+    pub(crate) domain: DomainId,
+    pub(crate) openings: Openings,
+}
+
+/// Openings of a QP in addition to its creation.
+#[derive(Debug, Default)]
+pub(crate) struct Openings {
+    /// Handles in the creating process.
+    pub(in crate::engine) local_handles: AtomicUsize,
+    /// The creator destroyed the QP.
+    pub(in crate::engine) orphaned: AtomicBool,
+}
+
+/// A handle of a QP that was created by another handle, in this or another process.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// Link to the QP.
+    pub(crate) home: Box<Link>,
+    /// The QP, if it belongs to this process.
+    pub(crate) local: Option<Arc<Qp>>,
+    /// The XRC domain in which the handle was opened.
+    pub(crate) domain: DomainId,
+}
+
+/// The data of a stand-in: it receives for an XRC receive QP of another process, for queues of this
+/// process.
+#[derive(Debug)]
+pub(crate) struct StandIn {
+    /// Link to the home QP, and the XRC domain of that QP.
+    pub(crate) home: Box<Link>,
+    pub(in crate::engine) domain: DomainId,
+    /// The QP number of the sender, and the incarnation of the connection.
+    pub(in crate::engine) sender_qpn: u32,
+    pub(in crate::engine) generation: u16,
+    /// The home process is dead, and another process still has the QP open.
+    pub(in crate::engine) outlives_home: AtomicBool,
+}
+
+/// Result of an attempt to issue waiting requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Issued {
+    /// All requests that could be issued were issued. The rest waits.
+    SoFar,
+    /// The port went down. Requests behind that point were not examined.
+    PortDown,
+}
+
+/// The path of a send queue's requests to the remote QP. A wire may wrap another wire and forward
+/// the requests that it does not delay, lose or fail. Each wire is beside the functions that issue
+/// by it; `engine::faults` has the wires that wrap another.
+pub(in crate::engine) trait Wire: std::fmt::Debug + Send {
+    /// Issues waiting requests in order, as far as possible now.
+    fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued;
+
+    /// Whether the send queue measures how long the remote QP is silent. Wires without this
+    /// property measure on their own, or have no acknowledgements.
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// Whether the requests of a list are issued together.
+    fn gathers(&self) -> bool {
+        false
+    }
+
+    /// The wrapped wire, if any.
+    fn inner(&mut self) -> Option<&mut Box<dyn Wire>> {
+        None
+    }
+
+    /// The wire in whose place this wire stands, if any. A wire that wraps this wire does not see
+    /// it.
+    fn replaced(&mut self) -> Option<&mut Box<dyn Wire>> {
+        None
+    }
+
+    /// Whether the wire still differs from the wrapped wire.
+    fn is_needed(&self) -> bool {
+        true
+    }
+
+    /// The fault rules of this wire.
+    fn fault_schedule(&mut self) -> Option<&mut FaultSchedule> {
+        None
+    }
+
+    /// The time until which the next request, `n`, is delayed; None if it is not delayed, or
+    /// delayed for ever.
+    fn held_until(&self, _n: u64) -> Option<Time> {
+        None
+    }
+
+    /// Removes `link` while the port is down. Returns whether the port is down.
+    fn detach_link(&mut self, _link: &mut Option<Box<Link>>) -> bool {
+        false
+    }
+
+    /// Returns the removed link.
+    fn attach_link(&mut self) -> Option<Box<Link>> {
+        None
+    }
+
+    /// Called when the port comes up.
+    fn port_up(&mut self) {}
+}
+
+/// Attributes of the QP that govern retries and READ depth.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RetryAttributes {
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) max_rd_atomic: u8,
+}
+
+/// The sending half of a QP: its requests, and the state of each wire that may carry them.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    /// The posted requests, whichever wire carries them.
+    pub(crate) sends: SendRequests,
+    /// The connection to a QP of this host.
+    pub(crate) ring: RingSender,
+    /// XRC: the rings that are not active.
+    pub(in crate::engine) xrc_rings: XrcRings,
+    /// UD and RAW_PACKET.
+    pub(in crate::engine) datagrams: DatagramSender,
+    /// The transport to another host, if the remote QP is there.
+    pub(crate) host_connection: Option<Box<HostConnection>>,
+    pub(crate) retry: RetryAttributes,
+    /// The wire of this send queue.
+    pub(in crate::engine) wire: Box<dyn Wire>,
+}
+
+/// Progress of an arriving message, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct MessageProgress {
+    pub(in crate::engine) total: usize,
+    pub(in crate::engine) done: usize,
+}
+
+/// The responder's memory from one piece to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Inbound {
+    /// A message whose last piece has not arrived; `receive` belongs to it.
+    pub(in crate::engine) message: Option<MessageProgress>,
+    /// Bytes of the RDMA WRITE that arrived so far.
+    pub(in crate::engine) written: usize,
+    /// The last taken receive. It is boxed: the value is large to move, and large for the stack of
+    /// `create_qp`.
+    pub(in crate::engine) receive: Box<Receive>,
+    /// True if `receive` was taken and not completed. The next message uses it then.
+    pub(in crate::engine) has_unfinished_receive: bool,
+    /// XRC: the shared queue named by the current requests.
+    pub(in crate::engine) srq: Option<Arc<Srq>>,
+    /// XRC between hosts: the number of the named shared queue if it belongs to another process,
+    /// otherwise 0.
+    pub(crate) foreign_srq: u32,
+    /// XRC, for a receive QP of another process: the last request and the reply to it.
+    pub(crate) last_reply: Option<(u64, ServeResult)>,
+    /// Tag matching: the kind of the current message, and the receive of the matched entry.
+    pub(in crate::engine) tag_match: TagMatch,
+    pub(in crate::engine) matched: Option<Box<Receive>>,
+    /// Unreliable: drop pieces until the next first piece.
+    pub(in crate::engine) skipping: bool,
+    /// Bytes moved since the transport last reset the counter.
+    pub(crate) moved: usize,
+    /// The current thread serves without a call of the application. Memory may be unmapped and must
+    /// be checked (`soft_memory::careful`).
+    pub(crate) check_memory: bool,
+    /// Pages checked since the lock was taken.
+    pub(in crate::engine) checked_pages: MappedRange,
+}
+
+impl Inbound {
+    /// Sets the mode of service until the lock is released.
+    pub(crate) fn begin_serving(&mut self, careful: bool) {
+        self.check_memory = careful;
+        self.checked_pages = MappedRange::default();
+    }
+}
+
+/// Kind of the current message in a tag matching queue.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::engine) enum TagMatch {
+    /// No message, or a queue without tag matching.
+    #[default]
+    Plain,
+    /// For software, not counted as unexpected.
+    Untagged,
+    /// For software, counted as unexpected.
+    Unexpected,
+    /// For the entry `handle`.
+    Matched { handle: u32, tagged: Tagged },
+}

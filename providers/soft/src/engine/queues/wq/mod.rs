@@ -1,0 +1,80 @@
+//! Work queues, and the tables by which a QP spreads frames over work queues. This file has the
+//! fields, `receives` the methods; frames arrive from `engine/frames`.
+
+pub(crate) mod receives;
+
+use crate::engine::adapter::Adapter;
+use crate::engine::datagram::ReceiveShortage;
+use crate::engine::queues::channel::{Events, Reporter};
+use crate::engine::queues::cq::Cq;
+use abi::*;
+use cface::sync::Mutex;
+use soft_semantics::frames::toeplitz::Hash;
+use soft_semantics::receive::ReceiveQueue;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
+
+/// A receive work queue. The C object comes first.
+#[repr(C)]
+pub(crate) struct Wq {
+    pub(crate) verbs: UnsafeCell<ibv_wq>,
+    pub(in crate::engine) adapter: Arc<Adapter>,
+    pub(in crate::engine) queue: Mutex<ReceiveQueue>,
+    /// `ibv_wq_state`.
+    pub(in crate::engine) state: AtomicU8,
+    /// `ibv_wq_flags`; VLAN stripping can change.
+    pub(crate) flags: AtomicU32,
+    pub(crate) cq: Arc<Cq>,
+    /// Protection domain number.
+    pub(in crate::engine) pd: u32,
+    pub(crate) number: u32,
+    pub(in crate::engine) shortage: ReceiveShortage,
+    /// Number of indirection tables that name the work queue.
+    pub(crate) users: AtomicUsize,
+    pub(crate) events: Events,
+    pub(crate) report: Reporter,
+}
+
+// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
+unsafe impl Sync for Wq {}
+
+// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread; all
+// further fields are Send.
+unsafe impl Send for Wq {}
+
+impl std::fmt::Debug for Wq {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wq").field("number", &self.number).finish_non_exhaustive()
+    }
+}
+
+/// An indirection table. The C object comes first.
+#[repr(C)]
+pub(crate) struct IndirectionTable {
+    pub(crate) verbs: UnsafeCell<ibv_rwq_ind_table>,
+    /// The number of entries is a power of two.
+    pub(crate) queues: Box<[Arc<Wq>]>,
+    /// Number of QPs that use the table.
+    pub(crate) users: AtomicUsize,
+}
+
+// SAFETY: `verbs` is only written at creation; all further fields are Sync.
+unsafe impl Sync for IndirectionTable {}
+
+// SAFETY: the pointer in `verbs` is the address of the context, bound to no thread; all further
+// fields are Send.
+unsafe impl Send for IndirectionTable {}
+
+impl std::fmt::Debug for IndirectionTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table").field("queues", &self.queues).finish_non_exhaustive()
+    }
+}
+
+/// The data of a QP that spreads frames over work queues.
+#[derive(Clone, Debug)]
+pub(crate) struct Rss {
+    pub(crate) table: Arc<IndirectionTable>,
+    pub(crate) hash: Hash,
+}
