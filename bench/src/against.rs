@@ -10,7 +10,7 @@ use super::report::{Sample, digits, size};
 use super::run::Runner;
 use std::path::Path;
 use std::process::ExitCode;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::paths::Paths;
 use xtask::progress::Progress;
 use xtask::scratch::Scratch;
@@ -22,13 +22,13 @@ const NOW: usize = 1;
 
 /// The comparison of two samples of one metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum Comparison {
     Worse,
     Same,
     Better,
 }
 
-impl Change {
+impl Comparison {
     /// By whether the ranges of the two overlap.
     fn between(before: Sample, now: Sample, unit: Unit) -> Self {
         let (more, less) = (now.least > before.most, now.most < before.least);
@@ -67,7 +67,7 @@ pub(super) fn main(
     };
     let fabric = Scratch::new()?;
     let folder = fabric.folder("fabric", 0o700)?;
-    let over = Over::new(&other, &paths.target).fabric(&folder);
+    let over = LaunchSettings::new(&other, &paths.target).fabric(&folder);
     let before = Runner::new(over, &paths.root.join("c-tests/bench"))?;
     let runners = [before, now];
 
@@ -133,8 +133,8 @@ fn table(values: &[[Vec<f64>; 2]]) -> (String, usize) {
             continue;
         }
         let [before, now] = values.clone().map(Sample::of);
-        let change = Change::between(before, now, *unit);
-        worse += usize::from(change == Change::Worse);
+        let change = Comparison::between(before, now, *unit);
+        worse += usize::from(change == Comparison::Worse);
         let spread = |s: Sample| format!("{}..{}", digits(s.least), digits(s.most));
         table.row([
             (*what).to_owned(),
@@ -158,11 +158,11 @@ mod tests {
     fn what_overlaps_is_noise() {
         let sample = |values: &[f64]| Sample::of(values.to_vec());
         let (low, high, both) = (sample(&[1.0, 1.2]), sample(&[1.3, 1.5]), sample(&[1.1, 1.4]));
-        assert_eq!(Change::between(low, high, Unit::Us), Change::Worse);
-        assert_eq!(Change::between(low, high, Unit::GBs), Change::Better);
-        assert_eq!(Change::between(high, low, Unit::Us), Change::Better);
-        assert_eq!(Change::between(high, low, Unit::Millions), Change::Worse);
-        assert_eq!(Change::between(low, both, Unit::Us), Change::Same);
+        assert_eq!(Comparison::between(low, high, Unit::Us), Comparison::Worse);
+        assert_eq!(Comparison::between(low, high, Unit::GBs), Comparison::Better);
+        assert_eq!(Comparison::between(high, low, Unit::Us), Comparison::Better);
+        assert_eq!(Comparison::between(high, low, Unit::Millions), Comparison::Worse);
+        assert_eq!(Comparison::between(low, both, Unit::Us), Comparison::Same);
     }
 
     #[test]

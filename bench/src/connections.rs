@@ -8,8 +8,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use xtask::launch::LaunchSettings;
 use xtask::namespaces::{self, Namespaces};
-use xtask::over::Over;
 use xtask::paths::Paths;
 use xtask::process::{Job, PAUSE, Running};
 use xtask::progress::Progress;
@@ -119,7 +119,7 @@ impl Bench<'_> {
 
     /// A command on one side; between two hosts each side has its own fabric.
     fn job(&self, side: usize, words: &[&str]) -> crate::Result<Job> {
-        let over = Over::new(&self.paths.stage(), &self.paths.target);
+        let over = LaunchSettings::new(&self.paths.stage(), &self.paths.target);
         let fabric = self.scratch.path().join(match self.hosts {
             None => "fabric".to_owned(),
             Some(_) => format!("fabric{side}"),

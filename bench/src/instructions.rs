@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::paths::Paths;
 use xtask::process::Job;
 use xtask::scratch::Scratch;
@@ -81,7 +81,7 @@ pub(super) fn count(runner: &Runner, paths: &Paths) -> crate::Result<Vec<Count>>
 
 /// All instructions that `program` executes inside of `function`.
 pub(super) fn of(
-    over: &Over,
+    over: &LaunchSettings,
     scratch: &Scratch,
     program: &Path,
     args: &[&str],
@@ -92,7 +92,7 @@ pub(super) fn of(
 
 /// What callgrind writes about `function`.
 fn profile(
-    over: &Over,
+    over: &LaunchSettings,
     scratch: &Scratch,
     program: &Path,
     args: &[&str],

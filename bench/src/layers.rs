@@ -7,10 +7,10 @@ use super::report::{Sample, digits};
 use std::fs;
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::pair::Pair;
 use xtask::paths::Paths;
-use xtask::perftest::{self, Row};
+use xtask::perftest::{self, PerftestRow};
 use xtask::progress::Progress;
 use xtask::scratch::Scratch;
 use xtask::stage::LAYERS;
@@ -27,7 +27,7 @@ struct Question {
     program: &'static str,
     args: &'static [&'static str],
     /// What of it counts.
-    number: fn(&Row) -> Option<f64>,
+    number: fn(&PerftestRow) -> Option<f64>,
     /// Which way is better.
     unit: Unit,
     /// What the program counts in.
@@ -101,7 +101,7 @@ fn ask(paths: &Paths, layer: &str, question: &Question) -> crate::Result<f64> {
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;
     let folder = scratch.folder("layer", 0o700)?;
-    let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric);
+    let over = LaunchSettings::new(&paths.stage(), &paths.target).fabric(&fabric);
     let side = |cpu: &str| {
         let job = over.job("taskset").args(["-c", cpu, question.program, "-F"]);
         let job = job.args(question.args);

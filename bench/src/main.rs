@@ -21,15 +21,15 @@ mod wire;
 
 use clap::Parser;
 use metrics::{Contender, METRICS, Metric, SIZES, Unit};
-use report::{Report, Row, Sample};
+use report::{Report, ReportRow, Sample};
 use run::Runner;
 use std::collections::BTreeMap;
 use std::fs;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use xtask::launch::LaunchSettings;
 use xtask::limits::{self, Limit};
-use xtask::over::Over;
 use xtask::packages;
 use xtask::paths::Paths;
 use xtask::progress::Progress;
@@ -50,11 +50,11 @@ struct Args {
     #[arg(long)]
     write: bool,
     #[command(subcommand)]
-    only: Option<Only>,
+    only: Option<BenchCommand>,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Only {
+enum BenchCommand {
     /// What grows with the number of QPs, CQs, regions and processes; what events cost
     Scale,
     /// Messages within a process whose threads wait at one CQ or at two
@@ -129,34 +129,34 @@ fn main() -> ExitCode {
 /// Runs everything and prints the table.
 fn run(args: &Args) -> Result<ExitCode> {
     match args.only {
-        Some(Only::StartUp) => return start_up::main(),
-        Some(Only::Scale) => return scale::main(),
+        Some(BenchCommand::StartUp) => return start_up::main(),
+        Some(BenchCommand::Scale) => return scale::main(),
         Some(
-            Only::Queues
-            | Only::Against { .. }
-            | Only::Layers { .. }
-            | Only::Connections { .. }
-            | Only::Fabric { .. }
-            | Only::Wire { .. },
+            BenchCommand::Queues
+            | BenchCommand::Against { .. }
+            | BenchCommand::Layers { .. }
+            | BenchCommand::Connections { .. }
+            | BenchCommand::Fabric { .. }
+            | BenchCommand::Wire { .. },
         )
         | None => {}
     }
     let paths = Paths::find()?;
     let progress = Progress::new();
-    if let Some(Only::Fabric { write }) = args.only {
+    if let Some(BenchCommand::Fabric { write }) = args.only {
         return fabric::main(&paths, write, &progress);
     }
-    if let Some(Only::Layers { rounds, write }) = &args.only {
+    if let Some(BenchCommand::Layers { rounds, write }) = &args.only {
         packages::ensure(&[packages::DEMO], &progress)?;
         stage::ensure(&paths, &progress)?;
         return layers::main(&paths, rounds.get(), *write, &progress);
     }
-    if let Some(Only::Connections { guest, at_once }) = args.only {
+    if let Some(BenchCommand::Connections { guest, at_once }) = args.only {
         packages::ensure(&[packages::DEMO, packages::RDMACM], &progress)?;
         stage::ensure(&paths, &progress)?;
         return connections::main(&paths, &progress, guest, at_once);
     }
-    if let Some(Only::Wire { rounds, write, guest, losses }) = &args.only {
+    if let Some(BenchCommand::Wire { rounds, write, guest, losses }) = &args.only {
         packages::ensure(&[packages::DEMO, packages::HOSTS, packages::BENCH_WIRE], &progress)?;
         stage::ensure(&paths, &progress)?;
         if *guest {
@@ -171,13 +171,13 @@ fn run(args: &Args) -> Result<ExitCode> {
     stage::ensure(&paths, &progress)?;
     let fabric = Scratch::new()?;
     let folder = fabric.folder("fabric", 0o700)?;
-    let over = Over::new(&paths.stage(), &paths.target).fabric(&folder);
+    let over = LaunchSettings::new(&paths.stage(), &paths.target).fabric(&folder);
     let runner = Runner::new(over, &paths.root.join("c-tests/bench"))?;
-    if let Some(Only::Against { stage, rounds }) = &args.only {
+    if let Some(BenchCommand::Against { stage, rounds }) = &args.only {
         return against::main(&paths, runner, stage, usize::from(*rounds), &progress);
     }
     let bench = Bench { runner, progress, rounds: args.rounds.get() };
-    if matches!(args.only, Some(Only::Queues)) {
+    if matches!(args.only, Some(BenchCommand::Queues)) {
         let report = bench.queues();
         bench.progress.clear();
         print!("{}{}", report.metrics(), report.busy());
@@ -218,7 +218,7 @@ struct Bench {
 impl Bench {
     fn run(&self, paths: &Paths) -> Result<Report> {
         let mut limits: BTreeMap<String, Vec<f64>> = BTreeMap::new();
-        let mut rows: Vec<Row> = METRICS.iter().map(Row::new).collect();
+        let mut rows: Vec<ReportRow> = METRICS.iter().map(ReportRow::new).collect();
         for round in 1..=self.rounds {
             self.progress.step(&format!("round {round} of {}: limits", self.rounds));
             for (name, value) in self.runner.limits(&[])? {
@@ -259,7 +259,7 @@ impl Bench {
     /// The rows of queues within a process, and nothing else.
     fn queues(&self) -> Report {
         let metrics = METRICS.iter().filter(|metric| metric.is_of_queues());
-        let mut rows: Vec<(&Metric, Row)> = metrics.map(|m| (m, Row::new(m))).collect();
+        let mut rows: Vec<(&Metric, ReportRow)> = metrics.map(|m| (m, ReportRow::new(m))).collect();
         for round in 1..=self.rounds {
             for (metric, row) in &mut rows {
                 self.ask_all(round, metric, row, &mut BTreeMap::new());
@@ -280,7 +280,7 @@ impl Bench {
         &self,
         round: usize,
         metric: &Metric,
-        row: &mut Row,
+        row: &mut ReportRow,
         known: &mut BTreeMap<String, f64>,
     ) {
         let Metric { what, bytes, unit, .. } = metric;

@@ -25,7 +25,7 @@ impl Unit {
     }
 
     /// The value of this unit in a row of perftest.
-    pub(super) fn of(self, row: &xtask::perftest::Row) -> Option<f64> {
+    pub(super) fn of(self, row: &xtask::perftest::PerftestRow) -> Option<f64> {
         match self {
             Self::Us => row.typical_us(),
             Self::GBs => row.bandwidth().map(|b| b / 1e9),

@@ -31,14 +31,14 @@ impl Sample {
 
 /// A metric with its results.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct ReportRow {
     metric: &'static Metric,
     values: BTreeMap<&'static str, Vec<f64>>,
     /// The limits around each round.
     limits: Vec<Limit>,
 }
 
-impl Row {
+impl ReportRow {
     pub(super) fn new(metric: &'static Metric) -> Self {
         Self { metric, values: BTreeMap::new(), limits: Vec::new() }
     }
@@ -99,7 +99,7 @@ impl Row {
 #[derive(Debug)]
 pub(super) struct Report {
     pub(super) rounds: usize,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ReportRow>,
     pub(super) limits: BTreeMap<String, Sample>,
     pub(super) curves: Vec<Curve>,
     pub(super) instructions: Vec<Count>,
@@ -108,7 +108,7 @@ pub(super) struct Report {
 impl Report {
     /// How often ours gave no result.
     pub(super) fn failures(&self) -> usize {
-        let results = |row: &Row| row.values.get(row.metric.ours.name()).map_or(0, Vec::len);
+        let results = |row: &ReportRow| row.values.get(row.metric.ours.name()).map_or(0, Vec::len);
         self.rows.iter().map(|row| self.rounds.saturating_sub(results(row))).sum()
     }
 
@@ -126,7 +126,7 @@ impl Report {
         )
     }
 
-    fn cells(&self, row: &Row) -> [String; 9] {
+    fn cells(&self, row: &ReportRow) -> [String; 9] {
         let unit = row.metric.unit;
         let ours = row.ours();
         let show = |value: f64| format!("{} {}", digits(value), unit.name());
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_median_counts_and_the_best_peer_is_the_least_latency() {
-        let mut row = Row::new(&METRICS[0]);
+        let mut row = ReportRow::new(&METRICS[0]);
         for value in [0.3, 0.2, 0.25] {
             row.add("Ferroverbs", value);
         }
@@ -318,13 +318,13 @@ mod tests {
 
     #[test]
     fn the_limits_around_the_rounds_count_and_a_change_is_a_busy_machine() {
-        let mut row = Row::new(&METRICS[0]);
+        let mut row = ReportRow::new(&METRICS[0]);
         for (value, is_steady) in [(0.1, true), (0.2, false), (0.3, true)] {
             row.add_limit(Limit { value, is_steady });
         }
         let of_run = BTreeMap::from([("hop".to_owned(), Sample::of(vec![0.5]))]);
         assert_eq!(row.limit(&of_run), Some(0.2));
-        assert_eq!(Row::new(&METRICS[0]).limit(&of_run), Some(0.5));
+        assert_eq!(ReportRow::new(&METRICS[0]).limit(&of_run), Some(0.5));
         let mut report = Report {
             rounds: 3,
             rows: vec![row],
@@ -333,13 +333,13 @@ mod tests {
             instructions: Vec::new(),
         };
         assert!(report.busy().contains("around 1 of 3 measurements"), "{}", report.busy());
-        report.rows = vec![Row::new(&METRICS[0])];
+        report.rows = vec![ReportRow::new(&METRICS[0])];
         assert_eq!(report.busy(), "");
     }
 
     #[test]
     fn a_goal_that_the_machine_cannot_reach_is_not_missed() {
-        let row = Row::new(&METRICS[0]);
+        let row = ReportRow::new(&METRICS[0]);
         let verdict = |ours, limit| row.verdict(ours, limit);
         assert_eq!(verdict(Some(0.25), Some(0.3)), "met");
         assert_eq!(verdict(Some(0.26), Some(0.3)), "beyond this machine's limit");

@@ -4,8 +4,8 @@ use super::metrics::{Contender, Unit};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xtask::launch::LaunchSettings;
 use xtask::limits;
-use xtask::over::Over;
 use xtask::pair::Pair;
 use xtask::perftest;
 use xtask::process::Job;
@@ -19,7 +19,7 @@ pub(super) const CLIENT_CPU: &str = "1";
 /// What all runs stand on.
 #[derive(Debug)]
 pub(super) struct Runner {
-    pub(super) over: Over,
+    pub(super) over: LaunchSettings,
     pub(super) scratch: Scratch,
     /// Our MPI program over each library, and the program of limits.
     open_mpi: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    pub(super) fn new(over: Over, sources: &Path) -> crate::Result<Self> {
+    pub(super) fn new(over: LaunchSettings, sources: &Path) -> crate::Result<Self> {
         let scratch = Scratch::new()?;
         let compile = |compiler: &str, source: &str, name: &str| -> crate::Result<PathBuf> {
             let output = scratch.path().join(name);

@@ -6,7 +6,7 @@ use super::instructions;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::packages;
 use xtask::paths::Paths;
 use xtask::process::Job;
@@ -37,7 +37,7 @@ pub(super) fn main() -> crate::Result<ExitCode> {
     stage::ensure(&paths, &progress)?;
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;
-    let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric);
+    let over = LaunchSettings::new(&paths.stage(), &paths.target).fabric(&fabric);
     let program = compile(&paths, &scratch)?;
     let bench = Bench { over, scratch, program, progress };
     let tables = [
@@ -68,7 +68,7 @@ fn compile(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
 }
 
 struct Bench {
-    over: Over,
+    over: LaunchSettings,
     scratch: Scratch,
     program: PathBuf,
     progress: Progress,
@@ -76,10 +76,10 @@ struct Bench {
 
 impl Bench {
     /// The output of the program with these arguments.
-    fn ask(&self, args: &[&str]) -> crate::Result<Answers> {
+    fn ask(&self, args: &[&str]) -> crate::Result<ScaleOutput> {
         self.progress.step(&format!("scale {}", args.join(" ")));
         let done = self.over.job(&self.program).args(args).run(&self.scratch, LIMIT)?;
-        if done.ok() { Ok(Answers(done.stdout)) } else { Err(done.report("scale")) }
+        if done.ok() { Ok(ScaleOutput(done.stdout)) } else { Err(done.report("scale")) }
     }
 
     fn instructions(&self) -> crate::Result<Table> {
@@ -219,9 +219,9 @@ impl Bench {
 }
 
 /// Lines of a name and a number.
-struct Answers(String);
+struct ScaleOutput(String);
 
-impl Answers {
+impl ScaleOutput {
     /// The number with this name; a dash if missing.
     fn get(&self, name: &str) -> String {
         let value = self.0.lines().filter_map(|line| line.split_once(' '));
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_number_is_found_by_its_whole_name() {
-        let said = Answers("verbs_event_us 3.5\nevent_us 2\n".into());
+        let said = ScaleOutput("verbs_event_us 3.5\nevent_us 2\n".into());
         assert_eq!(said.get("event_us"), "2");
         assert_eq!(said.get("us"), "-");
     }

@@ -33,7 +33,7 @@ enum Object {
 
 /// A request to list objects.
 #[derive(Debug, PartialEq, Eq)]
-struct Show {
+struct ShowArgs {
     object: Object,
     json: bool,
     pretty: bool,
@@ -45,7 +45,7 @@ struct Show {
 /// What the words ask for.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
-    Show(Show),
+    Show(ShowArgs),
     /// `link add NAME ...`.
     Add(String),
     /// For the system's command.
@@ -121,7 +121,7 @@ fn parse(words: &[&str]) -> Request {
             _ => return Request::Other,
         },
     };
-    Request::Show(Show { object, json, pretty, device, port })
+    Request::Show(ShowArgs { object, json, pretty, device, port })
 }
 
 /// The rdma(8) of the system: the first in `PATH` that is not in our folder.
@@ -153,7 +153,7 @@ fn of_kernel(words: &[OsString]) -> Option<String> {
 }
 
 fn print_text(
-    show: &Show,
+    show: &ShowArgs,
     devices: &[DeviceFacts],
     of_kernel: Option<String>,
 ) -> crate::Result<ExitCode> {
@@ -170,7 +170,7 @@ fn index_behind(of_kernel: &str) -> usize {
 }
 
 fn print_json(
-    show: &Show,
+    show: &ShowArgs,
     devices: &[DeviceFacts],
     of_kernel: Option<String>,
 ) -> crate::Result<ExitCode> {
@@ -187,7 +187,7 @@ fn print_json(
 
 /// The devices that are shown, with their indices.
 fn shown<'a>(
-    show: &'a Show,
+    show: &'a ShowArgs,
     devices: &'a [DeviceFacts],
     before: usize,
 ) -> impl Iterator<Item = (usize, &'a DeviceFacts)> {
@@ -196,7 +196,7 @@ fn shown<'a>(
 }
 
 /// The objects as text.
-fn lines(show: &Show, devices: &[DeviceFacts], before: usize) -> String {
+fn lines(show: &ShowArgs, devices: &[DeviceFacts], before: usize) -> String {
     let mut text = String::new();
     for object in values(show, devices, before) {
         let field = |name: &str| match &object[name] {
@@ -233,7 +233,7 @@ fn lines(show: &Show, devices: &[DeviceFacts], before: usize) -> String {
 }
 
 /// The objects, with the names of iproute2.
-fn values(show: &Show, devices: &[DeviceFacts], before: usize) -> Vec<Value> {
+fn values(show: &ShowArgs, devices: &[DeviceFacts], before: usize) -> Vec<Value> {
     let mut all = Vec::new();
     for (index, device) in shown(show, devices, before) {
         if show.object == Object::Dev {
@@ -290,7 +290,7 @@ const PHYSICAL_STATES: [&str; 8] = [
 mod tests {
     use super::*;
 
-    fn shows(words: &[&str]) -> Show {
+    fn shows(words: &[&str]) -> ShowArgs {
         match parse(words) {
             Request::Show(show) => show,
             other => panic!("{words:?}: {other:?}"),
@@ -300,8 +300,13 @@ mod tests {
     #[test]
     fn words_are_those_of_iproute2() {
         for words in [&["link"][..], &["link", "show"], &["l"], &["link", "list"], &["link", "s"]] {
-            let show =
-                Show { object: Object::Link, json: false, pretty: false, device: None, port: None };
+            let show = ShowArgs {
+                object: Object::Link,
+                json: false,
+                pretty: false,
+                device: None,
+                port: None,
+            };
             assert_eq!(shows(words), show, "{words:?}");
         }
         let show = shows(&["-j", "-p", "dev", "show", "soft0"]);

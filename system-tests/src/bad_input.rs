@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::process::{Finished, Job};
 use xtask::scratch;
 
@@ -21,7 +21,7 @@ const SEEDS: u32 = 150;
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 4] = [
+    let all: [(&str, GroupPart); 4] = [
         ("plugins", plugins),
         ("configurations", configurations),
         ("sysfs", sysfs),
@@ -29,23 +29,24 @@ pub(super) fn register(checks: &mut Checks) {
     ];
     for (name, part) in all {
         checks.many(name, move |bench, tally| {
-            part(&Here { bench, fabric: bench.private_folder("fabric")? }, tally)
+            part(&DamagedTree { bench, fabric: bench.private_folder("fabric")? }, tally)
         });
     }
 }
 
-type Part = fn(&Here<'_>, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&DamagedTree<'_>, &mut Tally) -> crate::Result<()>;
 
-struct Here<'a> {
+struct DamagedTree<'a> {
     bench: &'a Bench,
     fabric: PathBuf,
 }
 
-impl Here<'_> {
+impl DamagedTree<'_> {
     /// `ibv_devinfo` over a tree.
     fn job(&self, prefix: &Path) -> Job {
-        let over =
-            Over::new(prefix, &self.bench.paths.target).fabric(&self.fabric).user(self.bench.user);
+        let over = LaunchSettings::new(prefix, &self.bench.paths.target)
+            .fabric(&self.fabric)
+            .user(self.bench.user);
         over.job("ibv_devinfo").dir(self.bench.scratch.path())
     }
 
@@ -63,7 +64,7 @@ impl Here<'_> {
 }
 
 /// A bad plugin beside the good one: the good device is listed, and one line names the bad plugin.
-fn plugins(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
+fn plugins(here: &DamagedTree<'_>, tally: &mut Tally) -> crate::Result<()> {
     let patched = |at: usize, bytes: &'static [u8]| {
         move |good: &Path, bad: &Path| {
             let mut library = fs::read(good)?;
@@ -123,7 +124,7 @@ fn plugins(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
 }
 
 /// A file by the side of the good one.
-fn configurations(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
+fn configurations(here: &DamagedTree<'_>, tally: &mut Tally) -> crate::Result<()> {
     let many = (0..3000).map(|n| format!("driver no{n}\n")).collect::<String>();
     let cases: [(&str, Vec<u8>); 6] = [
         ("directives without end", many.into_bytes()),
@@ -165,7 +166,7 @@ fn nonsense() -> Vec<(&'static str, Option<Vec<u8>>)> {
 }
 
 /// A tree with one device, and one damaged file at a time.
-fn sysfs(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
+fn sysfs(here: &DamagedTree<'_>, tally: &mut Tally) -> crate::Result<()> {
     let files = [
         ("class/infiniband_verbs/abi_version", "6\n"),
         ("class/infiniband_verbs/uverbs0/ibdev", "mlx5_0\n"),
@@ -201,7 +202,7 @@ fn sysfs(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
 }
 
 /// Devices announced by netlink.
-fn netlink(here: &Here<'_>, tally: &mut Tally) -> crate::Result<()> {
+fn netlink(here: &DamagedTree<'_>, tally: &mut Tally) -> crate::Result<()> {
     let preload = ferroverbs_c_tests::compile_nonsense_netlink(here.bench.scratch.path())
         .map_err(|e| e.to_string())?;
     let prefix = here.bench.prefix()?.to_path_buf();

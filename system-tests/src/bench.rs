@@ -8,8 +8,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
-use xtask::over::{DataPath, Over};
-use xtask::pair::{Ended, Pair};
+use xtask::launch::{DataPath, LaunchSettings};
+use xtask::pair::{Pair, PairResult};
 use xtask::paths::Paths;
 use xtask::process::{self, Job, User};
 use xtask::progress::Progress;
@@ -25,7 +25,7 @@ pub(crate) struct Bench {
     pub(crate) scratch: Arc<Scratch>,
     /// The ordinary user that programs run as.
     pub(crate) user: Option<User>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedFiles>,
     /// Whether no other check runs; then every new file on the machine belongs to this check.
     alone: bool,
     layers: Layers,
@@ -41,10 +41,10 @@ struct Layers {
 }
 
 /// A file that the first check makes, while further checks that need the file wait.
-type Once = Arc<Mutex<Option<PathBuf>>>;
+type SharedFile = Arc<Mutex<Option<PathBuf>>>;
 
 #[derive(Debug)]
-struct Shared {
+struct SharedFiles {
     /// The folder of shared files.
     scratch: Scratch,
     installed: OnceLock<PathBuf>,
@@ -52,7 +52,7 @@ struct Shared {
     /// Held while one of the two above is made.
     making: Mutex<()>,
     /// Programs and libraries of c-tests, by name.
-    compiled: Mutex<BTreeMap<String, Once>>,
+    compiled: Mutex<BTreeMap<String, SharedFile>>,
 }
 
 impl Bench {
@@ -66,7 +66,7 @@ impl Bench {
             progress: Arc::new(Progress::new()),
             scratch: Arc::new(Scratch::new()?),
             user: process::is_root().then_some(NOBODY),
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedFiles {
                 scratch: Scratch::new()?,
                 installed: OnceLock::new(),
                 launcher: OnceLock::new(),
@@ -205,7 +205,7 @@ impl Bench {
         let work = self.private_folder("work")?;
         // A file that cannot be removed shows in the tests that need the file.
         let _ = clear_domains();
-        let over = Over::new(self.prefix()?, &self.paths.target)
+        let over = LaunchSettings::new(self.prefix()?, &self.paths.target)
             .fabric(&dir)
             .user(self.user)
             .path(path, self.launcher()?)
@@ -217,7 +217,12 @@ impl Bench {
     }
 
     /// Runs both sides of `job` and checks that no files are left.
-    pub(crate) fn pair(&self, fabric: &Fabric, job: Job, limit: Duration) -> Result<Ended, String> {
+    pub(crate) fn pair(
+        &self,
+        fabric: &Fabric,
+        job: Job,
+        limit: Duration,
+    ) -> Result<PairResult, String> {
         let ended = Pair::of(job.dir(&fabric.work), limit)?.run(&self.scratch)?;
         self.nothing_left(fabric).map_err(|e| format!("{e}\n{}", ended.report()))?;
         Ok(ended)
@@ -263,7 +268,7 @@ pub(crate) fn clear_domains() -> Result<(), String> {
 
 /// Where a test's processes meet.
 pub(crate) struct Fabric {
-    pub(crate) over: Over,
+    pub(crate) over: LaunchSettings,
     pub(crate) dir: PathBuf,
     /// The working directory of programs, where they may make files.
     pub(crate) work: PathBuf,

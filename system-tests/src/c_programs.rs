@@ -5,7 +5,7 @@ use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
 use ferroverbs_c_tests::{Kind, PROGRAMS, Program};
 use std::path::Path;
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::{Finished, Job};
 
 /// A few seconds where nobody else computes.

@@ -4,7 +4,7 @@
 
 use crate::{Bench, Checks, Tally, Tier};
 use std::time::Duration;
-use xtask::over::{DataPath, Over};
+use xtask::launch::{DataPath, LaunchSettings};
 use xtask::packages::{self, Package};
 use xtask::process::{Finished, Job};
 use xtask::scratch;
@@ -48,7 +48,7 @@ pub(super) fn some_between_hosts(bench: &Bench, tally: &mut Tally) -> crate::Res
 /// Servers and the script are in the first host of a cluster, clients in the second.
 fn between_hosts(bench: &Bench, tally: &mut Tally, words: &[&str]) -> crate::Result<()> {
     bench.step("connected: two hosts");
-    let over = Over::new(bench.prefix()?, &bench.paths.target).user(bench.user).wired();
+    let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).user(bench.user).wired();
     let cluster = over.job(bench.prefix()?.join("bin/ferroverbs"));
     let job = script(bench, cluster.args(["cluster", "2", "-n", "-1", "--", "bash"]))?;
     let job = job.arg("host1").args(words);

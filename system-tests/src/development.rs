@@ -4,7 +4,7 @@
 use crate::{Bench, Checks, Load, Tally};
 use std::path::Path;
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Job;
 
 const LIMIT: Duration = Duration::from_secs(300);

@@ -5,7 +5,7 @@ use crate::{Bench, Checks, Load, Tally};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::{DataPath, Over};
+use xtask::launch::{DataPath, LaunchSettings};
 use xtask::process::{self, Finished, Job};
 use xtask::scratch;
 
@@ -22,7 +22,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let whole = bench.prefix()?.to_path_buf();
     let fabric = bench.private_folder("fabric")?;
     let job = |prefix: &Path, fabric: &Path| {
-        let over = Over::new(prefix, &bench.paths.target).fabric(fabric).user(bench.user);
+        let over = LaunchSettings::new(prefix, &bench.paths.target).fabric(fabric).user(bench.user);
         over.job("ibv_devinfo").dir(bench.scratch.path())
     };
     let devices = |prefix: &Path, fabric: &Path| job(prefix, fabric).run(&bench.scratch, LIMIT);
@@ -57,7 +57,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             if shown { Ok(()) } else { Err(format!("it does not go on\n{}", done.report("it"))) };
         let result = one_line(&done, Path::new(variable)).and(went_on);
         tally.record(&format!("{variable}={bad}"), result);
-        let over = Over::new(&whole, &bench.paths.target).fabric(&fabric).user(bench.user);
+        let over =
+            LaunchSettings::new(&whole, &bench.paths.target).fabric(&fabric).user(bench.user);
         let unheard = over.job("sh").dir(bench.scratch.path()).env(variable, bad);
         let done = unheard.args(["-c", "ibv_devinfo 2>/dev/full"]).run(&bench.scratch, LIMIT)?;
         let shown = done.ok() && done.stdout.contains("PORT_ACTIVE");
@@ -144,7 +145,7 @@ fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Resul
     }
     // The folder of root's processes, which the other user cannot enter.
     let fabric = bench.scratch.folder("of-root", 0o700)?;
-    let over = Over::new(prefix, &bench.paths.target).fabric(&fabric);
+    let over = LaunchSettings::new(prefix, &bench.paths.target).fabric(&fabric);
     let done = over.job(&program).run(&bench.scratch, LIMIT)?;
     let told = done.stderr.contains("opened the device as user 0 and is user 65534 now");
     tally

@@ -15,7 +15,7 @@ use xtask::dist;
 use xtask::files::{below, entries};
 use xtask::packages;
 use xtask::pair::Pair;
-use xtask::process::{self, End, Job};
+use xtask::process::{self, ExitReason, Job};
 use xtask::reproducible;
 use xtask::scratch;
 
@@ -132,7 +132,7 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
         ended.ok().then_some(()).ok_or_else(|| ended.report()),
     );
     let done = Job::new(&command).arg("--nonsense").run(&bench.scratch, LIMIT)?;
-    let told = done.end == End::Exited(2) && done.stderr.contains("--nonsense");
+    let told = done.end == ExitReason::Exited(2) && done.stderr.contains("--nonsense");
     tally.record(
         "a wrong option is told",
         told.then_some(()).ok_or_else(|| done.report("ferroverbs")),

@@ -8,7 +8,7 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::{Job, PAUSE};
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -45,7 +45,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             continue;
         };
         bench.step(name);
-        let place = Place::new(bench, &files, &text)?;
+        let place = ExampleSetup::new(bench, &files, &text)?;
         let is_there = |program: &str| {
             let asked = place.job(&format!("command -v {program}")).run(&bench.scratch, LIMIT);
             asked.is_ok_and(|done| done.ok())
@@ -106,14 +106,14 @@ fn steps(block: &str) -> Vec<Step> {
 }
 
 /// Where a block is run.
-struct Place {
+struct ExampleSetup {
     fabric: Fabric,
     prefix: PathBuf,
     /// Of ping-pongs.
     port: u16,
 }
 
-impl Place {
+impl ExampleSetup {
     fn new(bench: &Bench, files: &Files, page: &str) -> crate::Result<Self> {
         let fabric = bench.over(DataPath::Default)?;
         let fail = |e: std::io::Error| format!("cannot lay out the files of {PAGES:?}: {e}");

@@ -3,7 +3,7 @@
 
 use crate::{Bench, Checks, Tier};
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 
 const LIMIT: Duration = Duration::from_secs(300);
 

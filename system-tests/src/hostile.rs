@@ -3,8 +3,8 @@
 
 use crate::{Bench, Checks, ENOUGH, Tally, Tier};
 use ferroverbs_c_tests::PROGRAMS;
-use xtask::hostile::{Attack, HostileRun, Reach, Victim};
-use xtask::over::DataPath;
+use xtask::hostile::{Attack, AttackReach, HostileRun, Victim};
+use xtask::launch::DataPath;
 use xtask::process::User;
 
 /// What each attack is given.
@@ -33,8 +33,9 @@ pub(super) fn register(checks: &mut Checks) {
         run(bench, tally, SHORT, |victim, reach, path, other_user| {
             let attacked_pair = matches!(victim, Victim::AttackedPair);
             attacked_pair
-                && (path == DataPath::Default || (path == DataPath::Off && reach == Reach::All))
-                && (!other_user || reach == Reach::All)
+                && (path == DataPath::Default
+                    || (path == DataPath::Off && reach == AttackReach::All))
+                && (!other_user || reach == AttackReach::All)
         })
     });
     checks
@@ -47,7 +48,7 @@ fn run(
     bench: &Bench,
     tally: &mut Tally,
     seconds: u64,
-    wanted: impl Fn(&Victim<'_>, Reach, DataPath, bool) -> bool,
+    wanted: impl Fn(&Victim<'_>, AttackReach, DataPath, bool) -> bool,
 ) -> crate::Result<()> {
     bench.step("hostile: building the attacker");
     let camp = HostileRun::new(&bench.paths, bench.prefix()?, &bench.scratch)?;
@@ -58,16 +59,16 @@ fn run(
     let mut attacks = Vec::new();
     let drawn = format!("{seed} {seconds}");
     for path in DataPath::ALL {
-        attacks.push((Victim::AttackedPair, Reach::Own, path, None));
-        attacks.push((Victim::AttackedPair, Reach::All, path, None));
-        attacks.push((Victim::Program(random_all, &drawn), Reach::Own, path, None));
+        attacks.push((Victim::AttackedPair, AttackReach::Own, path, None));
+        attacks.push((Victim::AttackedPair, AttackReach::All, path, None));
+        attacks.push((Victim::Program(random_all, &drawn), AttackReach::Own, path, None));
     }
     for (&(name, args), path) in BYSTANDERS.iter().zip(DataPath::ALL.iter().cycle()) {
-        attacks.push((Victim::Program(program(name)?, args), Reach::Own, *path, None));
+        attacks.push((Victim::Program(program(name)?, args), AttackReach::Own, *path, None));
     }
     if other_user.is_some() {
-        attacks.push((Victim::AttackedPair, Reach::Own, DataPath::Default, other_user));
-        attacks.push((Victim::AttackedPair, Reach::All, DataPath::Default, other_user));
+        attacks.push((Victim::AttackedPair, AttackReach::Own, DataPath::Default, other_user));
+        attacks.push((Victim::AttackedPair, AttackReach::All, DataPath::Default, other_user));
     } else {
         tally.skip("attacks by another user of the group", "only root can be several users");
     }

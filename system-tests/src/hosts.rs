@@ -17,7 +17,7 @@ mod steering;
 mod stopped;
 mod unsteered;
 
-use super::isolation::Place;
+use super::isolation::PairSetup;
 use crate::{Bench, Checks, Tally, Tier};
 use std::time::Duration;
 use xtask::namespaces::Namespaces;
@@ -165,7 +165,7 @@ pub(super) fn register(checks: &mut Checks) {
         hosts.set_cable(1500, "")?;
         for (program, args) in SHORT {
             let name = format!("{program} {}", args.join(" "));
-            tally.record(&name, Place::wired(bench, hosts, "")?.together(bench, program, args));
+            tally.record(&name, PairSetup::wired(bench, hosts, "")?.together(bench, program, args));
         }
         Ok(())
     });
@@ -179,7 +179,7 @@ pub(super) fn register(checks: &mut Checks) {
     });
     between(checks, "losses of our own", |bench, tally, hosts| {
         let weather = "loss=2% duplicate=1% reorder=5% seed=5";
-        let place = Place::wired(bench, hosts, weather)?;
+        let place = PairSetup::wired(bench, hosts, weather)?;
         let job = own(bench, &place, hosts, "random_ops", &["two"])?.env("TEST_BATCHES", "30");
         tally.record(weather, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
         Ok(())
@@ -216,7 +216,7 @@ pub(super) fn register(checks: &mut Checks) {
         Ok(())
     });
     between(checks, "pyverbs", |bench, tally, hosts| {
-        let place = Place::wired(bench, hosts, "")?;
+        let place = PairSetup::wired(bench, hosts, "")?;
         tally.record("pyverbs of two hosts", pyverbs(bench, &place, hosts));
         Ok(())
     });
@@ -230,14 +230,14 @@ pub(super) fn register(checks: &mut Checks) {
     });
     between(checks, "four pairs at once", |bench, tally, hosts| {
         hosts.set_cable(1500, "")?;
-        let place = Place::wired(bench, hosts, "")?;
+        let place = PairSetup::wired(bench, hosts, "")?;
         tally.record(
             "four pairs of the same two hosts at once",
             place.run_pairs(bench, PAIRS_AT_ONCE),
         );
         Ok(())
     });
-    let sharing: [(&str, Part); 4] = [
+    let sharing: [(&str, GroupPart); 4] = [
         ("steering", steering::run),
         ("misdirected packets", unsteered::run),
         ("stopped processes", stopped::run),
@@ -254,7 +254,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("ferroverbs cluster", cluster::run);
 }
 
-type Part = fn(&Bench, &mut Tally, &Namespaces);
+type GroupPart = fn(&Bench, &mut Tally, &Namespaces);
 
 /// A check with its own two hosts, which only root can make.
 pub(super) fn between(
@@ -283,7 +283,7 @@ fn others(
     for (program, args, _) in PROGRAMS.iter().filter(|(_, _, always)| all || *always) {
         let name = format!("{program} {}, MTU {mtu}", args.join(" "));
         bench.step(&format!("hosts: {name}"));
-        tally.record(&name, Place::wired(bench, hosts, "")?.together(bench, program, args));
+        tally.record(&name, PairSetup::wired(bench, hosts, "")?.together(bench, program, args));
     }
     Ok(())
 }
@@ -299,7 +299,7 @@ fn own_programs(
     for (program, args) in programs {
         let name = format!("{program} {}, MTU {mtu}", args.join(" "));
         bench.step(&format!("hosts: {name}"));
-        let place = Place::wired(bench, hosts, "")?;
+        let place = PairSetup::wired(bench, hosts, "")?;
         let job = own(bench, &place, hosts, program, args)?;
         tally.record(&name, checked(bench, &job));
     }
@@ -313,13 +313,13 @@ fn random_all(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Re
         let seed = std::process::id().to_string();
         let name = format!("random_all {seed} {seconds} {weather}");
         bench.step(&format!("hosts: {name}"));
-        let place = Place::wired(bench, hosts, weather)?;
+        let place = PairSetup::wired(bench, hosts, weather)?;
         let job = own(bench, &place, hosts, "random_all", &[&seed, seconds])?;
         // The processes report the death of killed peers, as expected.
         tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     }
     let weather = "loss=2% duplicate=1% reorder=5% seed=5";
-    let place = Place::wired(bench, hosts, weather)?;
+    let place = PairSetup::wired(bench, hosts, weather)?;
     let job = own(bench, &place, hosts, "xrc", &["three"])?;
     let result = checked(bench, &job.env("FERROVERBS_QUIET", "1"));
     tally.record(&format!("xrc three {weather}"), result);
@@ -328,7 +328,7 @@ fn random_all(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Re
 
 /// Messages for which nothing was posted come again, and in the end all have come.
 fn unreceived(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let (program, args) = UNRECEIVED;
     let [server, mut client] = place.start(bench, program, args)?;
     let refused = failures::wait("a refusal", || {
@@ -343,7 +343,7 @@ fn unreceived(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 /// A program of ours that judges itself, with a process on each host.
 fn own(
     bench: &Bench,
-    place: &Place<'_>,
+    place: &PairSetup<'_>,
     hosts: &Namespaces,
     name: &str,
     args: &[&str],
@@ -358,13 +358,13 @@ fn own(
 }
 
 /// Places the job's second process on the second host.
-fn of_both(job: Job, place: &Place<'_>, hosts: &Namespaces) -> Job {
+fn of_both(job: Job, place: &PairSetup<'_>, hosts: &Namespaces) -> Job {
     let network = format!("/run/netns/{}", hosts.names[1]);
     job.env("TEST_HOST", network).env("TEST_HOST_FABRIC", place.folder(1))
 }
 
 /// A script over Debian's pyverbs.
-fn pyverbs(bench: &Bench, place: &Place<'_>, hosts: &Namespaces) -> Result<(), String> {
+fn pyverbs(bench: &Bench, place: &PairSetup<'_>, hosts: &Namespaces) -> Result<(), String> {
     let folder = super::pyverbs::scripts(bench)?;
     let script = folder.join("pair.py");
     let job = place.job(bench, 0, super::pyverbs::PYTHON, &[&script.to_string_lossy()])?;

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Job;
 use xtask::stage;
 

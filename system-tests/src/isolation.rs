@@ -6,8 +6,8 @@ use crate::{Bench, Checks, Load, NOBODY, Tally};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use xtask::foreign::{self, PERFTEST_CLOCK};
+use xtask::launch::LaunchSettings;
 use xtask::namespaces::{Namespaces, SERVER};
-use xtask::over::Over;
 use xtask::pair::free_port;
 use xtask::process::{Finished, Job, PAUSE, Running, User};
 
@@ -40,14 +40,14 @@ pub(super) fn register(checks: &mut Checks) {
     for &(program, args) in PROGRAMS {
         let name = format!("{program} {}", args.join(" "));
         checks.one(format!("{name}, two directories"), move |bench| {
-            Place::new(bench, [bench.user, bench.user])?.apart(bench, program, args)
+            PairSetup::new(bench, [bench.user, bench.user])?.apart(bench, program, args)
         });
         checks.many(format!("{name}, two users"), move |bench, tally| {
             if bench.user.is_none() {
                 tally.skip("two users", "only root can become two users");
                 return Ok(());
             }
-            let place = Place::new(bench, [Some(NOBODY), Some(DAEMON)])?;
+            let place = PairSetup::new(bench, [Some(NOBODY), Some(DAEMON)])?;
             tally.record("two users", place.apart(bench, program, args));
             Ok(())
         });
@@ -66,7 +66,7 @@ fn namespaces(bench: &Bench, tally: &mut Tally, program: &str, args: &[&str]) ->
             return Ok(());
         }
     };
-    let mut place = Place::new(bench, [None, None])?;
+    let mut place = PairSetup::new(bench, [None, None])?;
     place.namespaces = Some(&namespaces);
     tally.record("two namespaces", place.apart(bench, program, args));
     let shared = place.dirs[0].clone();
@@ -76,7 +76,7 @@ fn namespaces(bench: &Bench, tally: &mut Tally, program: &str, args: &[&str]) ->
 }
 
 /// Where the two sides are: server, client.
-pub(super) struct Place<'a> {
+pub(super) struct PairSetup<'a> {
     dirs: [PathBuf; 2],
     users: [Option<User>; 2],
     pub(super) namespaces: Option<&'a Namespaces>,
@@ -86,7 +86,7 @@ pub(super) struct Place<'a> {
     pub(super) weather: &'a str,
 }
 
-impl<'a> Place<'a> {
+impl<'a> PairSetup<'a> {
     pub(super) fn new(bench: &Bench, users: [Option<User>; 2]) -> crate::Result<Self> {
         let folder = |user: Option<User>| {
             let dir = bench.scratch.folder("shared", 0o700)?;
@@ -133,7 +133,7 @@ impl<'a> Place<'a> {
         program: &str,
         args: &[&str],
     ) -> crate::Result<Job> {
-        let mut over = Over::new(bench.prefix()?, &bench.paths.target)
+        let mut over = LaunchSettings::new(bench.prefix()?, &bench.paths.target)
             .fabric(&self.dirs[side])
             .user(self.users[side]);
         if self.wired {

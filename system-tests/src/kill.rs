@@ -3,9 +3,9 @@
 
 use crate::{Bench, Checks, Fabric, Tally, Tier};
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::pair::{Pair, Started};
-use xtask::process::{End, PAUSE};
+use xtask::process::{ExitReason, PAUSE};
 
 /// Rounds of the short tier, and of the full one.
 const ROUNDS: [u64; 2] = [14, 100];
@@ -80,10 +80,10 @@ fn one(
     let survivor = survivor.finish(Instant::now() + BOUND);
     let victim = victim.finish(Instant::now() + BOUND);
     match survivor.end {
-        End::Exited(status) if status != 0 => {}
+        ExitReason::Exited(status) if status != 0 => {}
         _ => return Err(format!("the survivor did not fail\n{}", survivor.report("survivor"))),
     }
-    if victim.end != End::Signalled(libc::SIGKILL) {
+    if victim.end != ExitReason::Signalled(libc::SIGKILL) {
         return Err(format!("the victim was not killed\n{}", victim.report("victim")));
     }
     // The next process comes by, and works.

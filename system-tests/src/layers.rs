@@ -7,7 +7,7 @@ mod instruction_counts;
 use crate::{Bench, Checks, Load, Tally, Tier};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::{Finished, Job};
 
 const LIMIT: Duration = Duration::from_secs(300);

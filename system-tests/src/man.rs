@@ -16,8 +16,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xtask::launch::DataPath;
 use xtask::manpage::{Page, Prototype};
-use xtask::over::DataPath;
 use xtask::process::Job;
 use xtask::stage;
 

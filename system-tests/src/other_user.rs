@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::process::{Finished, Job, User};
 use xtask::scratch;
 
@@ -46,7 +46,12 @@ fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     bench.step("other user: a folder that another user made first");
     tally.record("a folder that another user made first", made_first(bench));
     let places = Privileged::new(bench)?;
-    for kind in [Kind::Plain, Kind::SetUser, Kind::SetGroup, Kind::Capability] {
+    for kind in [
+        ProgramRights::Plain,
+        ProgramRights::SetUser,
+        ProgramRights::SetGroup,
+        ProgramRights::Capability,
+    ] {
         bench.step(&format!("other user: a program that is {}", kind.name()));
         tally.record(&format!("a program that is {}", kind.name()), places.judge(bench, kind));
     }
@@ -67,7 +72,7 @@ fn give(path: &Path, uid: u32, gid: u32) -> Result<(), String> {
 /// Server and client of a program, in a network of their own with a process of the other user.
 fn beside(bench: &Bench, other_user: &Path, program: &str, args: &[&str]) -> Result<(), String> {
     let fabric = folder_of(bench, "fabric", OWNER)?;
-    let over = Over::new(bench.prefix()?, &bench.paths.target).fabric(&fabric).wired();
+    let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).fabric(&fabric).wired();
     let job = over.job(other_user);
     let job = job.arg(OWNER.uid.to_string()).arg(STRANGER.uid.to_string()).arg(&fabric);
     let job = job.arg(program).args(args).arg("--").arg(program).args(args).arg("127.0.0.1");
@@ -89,11 +94,11 @@ fn beside(bench: &Bench, other_user: &Path, program: &str, args: &[&str]) -> Res
 /// remedy. A folder in `/run/user` helps.
 fn made_first(bench: &Bench) -> Result<(), String> {
     let devinfo = || {
-        let over = Over::new(bench.prefix()?, &bench.paths.target);
+        let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target);
         let job = over.user(Some(OWNER)).job("ibv_devinfo").env_remove("XDG_RUNTIME_DIR");
         job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)
     };
-    let made = Gone(PathBuf::from(format!("/tmp/ferroverbs-{}", OWNER.uid)));
+    let made = TemporaryFolder(PathBuf::from(format!("/tmp/ferroverbs-{}", OWNER.uid)));
     fs::create_dir(&made.0).map_err(|e| format!("{}: {e}", made.0.display()))?;
     give(&made.0, STRANGER.uid, STRANGER.gid)?;
     let told = devinfo()?;
@@ -109,7 +114,7 @@ fn made_first(bench: &Bench) -> Result<(), String> {
     }
     let users = Path::new("/run/user");
     let had_users = users.exists();
-    let session = Gone(users.join(OWNER.uid.to_string()));
+    let session = TemporaryFolder(users.join(OWNER.uid.to_string()));
     fs::create_dir_all(&session.0).map_err(|e| format!("{}: {e}", session.0.display()))?;
     give(&session.0, OWNER.uid, OWNER.gid)?;
     let helped = devinfo();
@@ -122,9 +127,9 @@ fn made_first(bench: &Bench) -> Result<(), String> {
 }
 
 /// An empty folder, removed on drop.
-struct Gone(PathBuf);
+struct TemporaryFolder(PathBuf);
 
-impl Drop for Gone {
+impl Drop for TemporaryFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.0);
     }
@@ -132,14 +137,14 @@ impl Drop for Gone {
 
 /// The kind of a program: ordinary, or with more rights than its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ProgramRights {
     Plain,
     SetUser,
     SetGroup,
     Capability,
 }
 
-impl Kind {
+impl ProgramRights {
     const fn name(self) -> &'static str {
         match self {
             Self::Plain => "an ordinary one",
@@ -207,7 +212,7 @@ impl Privileged {
     }
 
     /// An ordinary program uses every file named by its environment, and a privileged one none.
-    fn judge(&self, bench: &Bench, kind: Kind) -> Result<(), String> {
+    fn judge(&self, bench: &Bench, kind: ProgramRights) -> Result<(), String> {
         let program = bench.scratch.fresh("privileged");
         fs::copy(&self.program, &program).map_err(|e| e.to_string())?;
         kind.give_to(&program)?;
@@ -247,7 +252,7 @@ impl Privileged {
             .env("VERBS_LOG_FILE", &log)
             .args(uses.iter().map(|(kind, path)| format!("{kind}:{}", path.display())));
         let done = job.dir(&open).run(&bench.scratch, LIMIT)?;
-        let is_plain = kind == Kind::Plain;
+        let is_plain = kind == ProgramRights::Plain;
         check(&done, &uses, is_plain).map_err(|why| done.report(&why))
     }
 }

@@ -4,8 +4,8 @@
 use crate::{Bench, Checks, ENOUGH, Tally, Tier};
 use std::time::Duration;
 use xtask::foreign::PERFTEST_CLOCK;
-use xtask::over::DataPath;
-use xtask::pair::Ended;
+use xtask::launch::DataPath;
+use xtask::pair::PairResult;
 use xtask::perftest;
 
 /// Some programs pass a message ten thousand times each way, and on a busy machine each pass waits
@@ -275,7 +275,7 @@ fn one(
     Ok(())
 }
 
-fn has_rows(ended: &Ended, wanted: usize) -> Result<(), String> {
+fn has_rows(ended: &PairResult, wanted: usize) -> Result<(), String> {
     let rows = perftest::parse(&ended.client.stdout);
     // The transferring side measures; with --reversed the server.
     let sides = [&ended.server, &ended.client];

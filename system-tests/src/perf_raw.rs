@@ -7,7 +7,7 @@
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
 use xtask::foreign::PERFTEST_CLOCK;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::perftest;
 use xtask::process::{Finished, PAUSE, Running};
 

@@ -13,7 +13,7 @@ use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally, Tier};
 use std::os::unix::fs::chown;
 use std::path::PathBuf;
 use std::time::Duration;
-use xtask::over::{DataPath, Over};
+use xtask::launch::{DataPath, LaunchSettings};
 use xtask::process::{self, Finished, Job, User};
 
 /// A bound on a hang: the checks wait for files to change.
@@ -44,7 +44,8 @@ pub(super) fn register(checks: &mut Checks) {
 fn ferroverbs(bench: &Bench, user: Option<User>, args: &[&str]) -> crate::Result<(Fabric, Job)> {
     let mut fabric = bench.over(DataPath::Default)?;
     let dir = folder_of(bench, "fabric", user)?;
-    fabric.over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&dir).user(user);
+    fabric.over =
+        LaunchSettings::new(bench.prefix()?, &bench.paths.target).tree().fabric(&dir).user(user);
     let job = fabric.over.job(bench.prefix()?.join("bin/ferroverbs")).args(args);
     Ok((fabric, job.dir(bench.scratch.path())))
 }
@@ -111,7 +112,10 @@ fn foreign_tree(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let inside = |command: &str| {
         let fabric = bench.scratch.folder("fabric", 0o700)?;
-        let over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric).wired();
+        let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target)
+            .tree()
+            .fabric(&fabric)
+            .wired();
         let text = format!("{FOREIGN}\n{command}");
         let job = over.job("unshare").args(["--mount", "--net", "sh", "-ec"]).arg(text).arg("sh");
         job.arg(bench.prefix()?.join("bin/ferroverbs")).run(&bench.scratch, LIMIT)
@@ -253,7 +257,7 @@ fn settings(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let done = run(&["run", "--", "true"], &[(name, value)])?;
         let lines: Vec<_> = done.stderr.lines().collect();
         let is_told = matches!(lines[..], [line] if line.contains(&format!("{name}={value}")));
-        let result = (is_told && done.end == process::End::Exited(2)).then_some(());
+        let result = (is_told && done.end == process::ExitReason::Exited(2)).then_some(());
         tally.record(&format!("{name}={value}"), result.ok_or_else(|| done.report("it")));
     }
     let variables = [
@@ -305,7 +309,7 @@ fn follow(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         return Ok(());
     }
     let fabric = bench.scratch.folder("fabric", 0o700)?;
-    let over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
+    let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
     let text = "
         ip link set lo up
         exec \"$1\" run -- sh -ec '
@@ -346,7 +350,8 @@ fn refused(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 fn hosts(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "hosts of a cluster have trees of their own, with live counters";
     let dir = bench.private_folder("fabric")?;
-    let over = Over::new(bench.prefix()?, &bench.paths.target).tree().wired().fabric(&dir);
+    let over =
+        LaunchSettings::new(bench.prefix()?, &bench.paths.target).tree().wired().fabric(&dir);
     let over = over.user(bench.user);
     let job = over.job(bench.prefix()?.join("bin/ferroverbs")).args(["cluster", "2", "sh", "-ec"]);
     let text = "
@@ -381,7 +386,7 @@ fn system(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         return Ok(());
     }
     let fabric = bench.scratch.folder("fabric", 0o700)?;
-    let over = Over::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
+    let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
     // In a separate mount namespace, and with a folder for nodes.
     let text = "
         \"$1\" tree --system

@@ -2,7 +2,7 @@
 
 use crate::{Bench, Checks, Load, Tally, Tier};
 use std::time::{Duration, Instant};
-use xtask::over::{DataPath, Way};
+use xtask::launch::{DataPath, LoadMethod};
 use xtask::process::{Finished, PAUSE};
 
 /// A run takes a second on an idle machine.
@@ -57,8 +57,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::Waits).one("ibv_asyncwatch", |bench| watch(bench)?);
-    for way in [Way::LibraryPath, Way::Preload] {
-        let by = if way == Way::Preload { "LD_PRELOAD" } else { "LD_LIBRARY_PATH" };
+    for way in [LoadMethod::LibraryPath, LoadMethod::Preload] {
+        let by = if way == LoadMethod::Preload { "LD_PRELOAD" } else { "LD_LIBRARY_PATH" };
         checks.load(Load::One).tier(Tier::Short);
         for (program, args) in
             [("ibv_devices", &[][..]), ("ibv_devinfo", &[]), ("ibv_devinfo", &["-v"])]
@@ -75,10 +75,10 @@ pub(super) fn register(checks: &mut Checks) {
             (DataPath::Default, OPTIONS),
         ] {
             let usual = path == DataPath::Default && !std::ptr::eq(programs, OPTIONS);
-            if !usual && way == Way::Preload {
+            if !usual && way == LoadMethod::Preload {
                 continue;
             }
-            let short = usual && way == Way::LibraryPath;
+            let short = usual && way == LoadMethod::LibraryPath;
             checks.tier(if short { Tier::Short } else { Tier::Full });
             for &(program, args) in programs {
                 let name = format!("{program} {} by {by} ({})", args.join(" "), path.name());
@@ -89,7 +89,7 @@ pub(super) fn register(checks: &mut Checks) {
 }
 
 /// A program that shows devices.
-fn lists(bench: &Bench, way: Way, program: &str, args: &[&str]) -> Result<(), String> {
+fn lists(bench: &Bench, way: LoadMethod, program: &str, args: &[&str]) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
     let job = fabric.over.clone().way(way).job(program).args(args);
     let done = job.dir(bench.scratch.path()).run(&bench.scratch, LIMIT)?;
@@ -102,7 +102,7 @@ pub(super) fn some(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for (program, args) in PING_PONGS {
         let name = format!("{program} {}", args.join(" "));
         bench.step(&name);
-        let result = exchange(bench, Way::LibraryPath, DataPath::Default, program, args)?;
+        let result = exchange(bench, LoadMethod::LibraryPath, DataPath::Default, program, args)?;
         tally.record(&name, result);
     }
     Ok(())
@@ -111,7 +111,7 @@ pub(super) fn some(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 /// One pair, which has to count something and say nothing else.
 fn exchange(
     bench: &Bench,
-    way: Way,
+    way: LoadMethod,
     path: DataPath,
     program: &str,
     args: &[&str],

@@ -5,7 +5,7 @@ use crate::{Bench, Checks, Tally, Tier};
 use std::path::PathBuf;
 use std::time::Duration;
 use xtask::files::entries_with;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::scratch;
 
 const LIMIT: Duration = Duration::from_secs(300);

@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Finished;
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// What is known to be left out: `Known::read`.
+/// What is known to be left out: `ExpectedResults::read`.
 const KNOWN: &str = "c-tests/data/pyverbs-suite.tsv";
 const RUNNER: &str = "c-tests/tools/pyverbs_suite.py";
 /// Where package rdma-core has them, unless dpkg was told to leave documentation out.
@@ -29,7 +29,7 @@ pub(super) fn register(checks: &mut Checks) {
 fn run(bench: &Bench, tally: &mut Tally, path: DataPath) -> crate::Result<()> {
     let text = std::fs::read_to_string(bench.paths.root.join(KNOWN))
         .map_err(|error| format!("{KNOWN}: {error}"))?;
-    let known = Known::read(&text)?;
+    let known = ExpectedResults::read(&text)?;
     let tests = match tests(bench) {
         Ok(tests) => tests,
         Err(reason) => {
@@ -88,7 +88,7 @@ fn tests(bench: &Bench) -> Result<PathBuf, String> {
 
 /// What is known to be left out.
 #[derive(Debug, Default, PartialEq)]
-struct Known {
+struct ExpectedResults {
     /// Beginning of the reason that a test gives, and ours.
     skips: Vec<(String, String)>,
     /// A test's name, and the reason.
@@ -97,7 +97,7 @@ struct Known {
     newer: BTreeMap<String, String>,
 }
 
-impl Known {
+impl ExpectedResults {
     /// Parses lines of outcome, name or skip reason, and explanation, separated by tabs. Lines with
     /// `#` are remarks.
     fn read(text: &str) -> Result<Self, String> {
@@ -123,7 +123,7 @@ impl Known {
 }
 
 /// Records the runner's output. Known skips are one line for each reason.
-fn count(known: &Known, done: &Finished, path: DataPath, tally: &mut Tally) {
+fn count(known: &ExpectedResults, done: &Finished, path: DataPath, tally: &mut Tally) {
     let (first, path) = (path == DataPath::Default, path.name());
     let mut left_out: BTreeMap<&str, usize> = BTreeMap::new();
     let (mut failed, mut passed, mut ended) = (BTreeSet::new(), 0, false);
@@ -174,7 +174,7 @@ fn count(known: &Known, done: &Finished, path: DataPath, tally: &mut Tally) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xtask::process::End;
+    use xtask::process::ExitReason;
 
     const TEXT: &str =
         "# a remark\nskipped\tno such\tit is another's\nfailed\ta.b\tit is too old\n";
@@ -187,13 +187,13 @@ mod tests {
         }
         let done = Finished {
             line: String::new(),
-            end: End::Exited(0),
+            end: ExitReason::Exited(0),
             stdout: stdout + "done\n",
             stderr: String::new(),
             stuck: String::new(),
             elapsed: Duration::ZERO,
         };
-        count(&Known::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);
+        count(&ExpectedResults::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);
         tally
     }
 
@@ -216,18 +216,18 @@ mod tests {
         let mut tally = Tally::default();
         let done = Finished {
             line: String::new(),
-            end: End::Signalled(11),
+            end: ExitReason::Signalled(11),
             stdout: "a.b\tfailed\tso\n".into(),
             stderr: String::new(),
             stuck: String::new(),
             elapsed: Duration::ZERO,
         };
-        count(&Known::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);
+        count(&ExpectedResults::read(TEXT).unwrap(), &done, DataPath::Default, &mut tally);
         assert_eq!((tally.passed(), tally.failures().len()), (0, 1));
     }
 
     #[test]
     fn a_line_that_says_nothing_is_refused() {
-        assert!(Known::read("skipped\tno reason\n").is_err());
+        assert!(ExpectedResults::read("skipped\tno reason\n").is_err());
     }
 }

@@ -14,8 +14,8 @@ use crate::{Bench, Checks, ENOUGH, Fabric, Load, Tally, Tier};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use xtask::foreign::{self, RPING_CHANNEL, RPING_COMPLETION, UDPONG_ECHO};
+use xtask::launch::{DataPath, LaunchSettings};
 use xtask::namespaces::Namespaces;
-use xtask::over::{DataPath, Over};
 use xtask::process::{Job, PAUSE, Running};
 use xtask::{pair, sockets};
 
@@ -236,7 +236,7 @@ fn told_of_a_kill(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), S
 /// Where a server and its client run.
 struct Site<'a> {
     /// Of the server, and of the client.
-    sides: [(Over, PathBuf); 2],
+    sides: [(LaunchSettings, PathBuf); 2],
     namespaces: Option<&'a Namespaces>,
     /// The server's.
     address: &'static str,
@@ -346,7 +346,7 @@ fn users_of_a_group(bench: &Bench) -> Result<(), String> {
     std::os::unix::fs::chown(&folder, None, Some(GROUP))
         .map_err(|why| format!("{}: {why}", folder.display()))?;
     xtask::scratch::set_mode(&folder, 0o770)?;
-    let over = Over::new(bench.prefix()?, &bench.paths.target).fabric(&folder);
+    let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).fabric(&folder);
     let job = |side: usize, words: &[&str]| {
         let ids = [format!("--reuid={}", USERS[side]), format!("--regid={GROUP}")];
         let job = over.job("setpriv").args(ids).arg("--clear-groups").args(words);

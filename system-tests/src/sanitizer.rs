@@ -12,7 +12,7 @@ use ferroverbs_c_tests::{PROGRAMS, rig_folder, sources::sources};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::packages::find_program;
 use xtask::process::Job;
 

@@ -14,7 +14,7 @@ mod libraries;
 use crate::{Bench, Checks, Fabric, Tally, Tier};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::packages::{self, Package};
 use xtask::pair::{self, Pair};
 use xtask::perftest;
@@ -59,9 +59,9 @@ pub(super) fn register(checks: &mut Checks) {
     }
 }
 
-type Part = fn(&Stacks<'_>, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&Stacks<'_>, &mut Tally) -> crate::Result<()>;
 
-const PARTS: &[(&str, &[Package], Part)] = &[
+const PARTS: &[(&str, &[Package], GroupPart)] = &[
     ("qperf", packages::QPERF, |stacks, tally| stacks.qperf(tally)),
     ("libfabric", packages::LIBFABRIC, |stacks, tally| stacks.libfabric(tally)),
     ("uDAPL", packages::DAPL, |stacks, tally| stacks.dapl(tally)),
@@ -71,7 +71,7 @@ const PARTS: &[(&str, &[Package], Part)] = &[
 ];
 
 /// Programs that look for device nodes.
-const WITH_NODES: &[(&str, &[Package], Part)] = &[
+const WITH_NODES: &[(&str, &[Package], GroupPart)] = &[
     ("UCX", packages::UCX, |stacks, tally| stacks.ucx(tally)),
     ("HPC Challenge", packages::HPCC, |stacks, tally| stacks.hpcc(tally)),
 ];

@@ -7,9 +7,9 @@ use crate::{Bench, Checks, Fabric, Load, Tally, Tier};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::pair::{Pair, Started};
-use xtask::process::{End, Finished, Job, PAUSE};
+use xtask::process::{ExitReason, Finished, Job, PAUSE};
 
 const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
@@ -21,7 +21,7 @@ const PROGRAMS: &[&str] = &["builders", "cq_ex", "threads_post", "fork"];
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 5] = [
+    let all: [(&str, GroupPart); 5] = [
         ("counted", counted),
         ("many", many),
         ("command", command),
@@ -34,7 +34,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.tier(Tier::Full).load(Load::Pair).many("programs are unharmed", unharmed);
 }
 
-type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
 /// `ferroverbs` with these arguments.
 fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Job> {
@@ -114,7 +114,11 @@ fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let length = 4096 + objects * 2048;
         let is_bounded = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| meta.len() == length);
         let all = files(&folder);
-        let end = if how == "killed" { End::Signalled(libc::SIGKILL) } else { End::Exited(0) };
+        let end = if how == "killed" {
+            ExitReason::Signalled(libc::SIGKILL)
+        } else {
+            ExitReason::Exited(0)
+        };
         let right = ended.end == end
             && pids.len() == 2
             && pids.iter().all(posted)
@@ -155,8 +159,8 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let fabric = bench.over(DataPath::Default)?;
         let job = ferroverbs(bench, &fabric, &["stats"])?.args(args);
         let done = job.run(&bench.scratch, LIMIT)?;
-        let right =
-            parts.iter().all(|part| done.stderr.contains(part)) && done.end == End::Exited(status);
+        let right = parts.iter().all(|part| done.stderr.contains(part))
+            && done.end == ExitReason::Exited(status);
         let written = fs::read_to_string(fabric.work.join("samples.prom")).unwrap_or_default();
         let counter = written.contains("# TYPE ferroverbs_requests_total counter");
         let right = right && counter == args.contains(&"-o");
@@ -185,7 +189,7 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     started.server.kill();
     let ends = [started.client.finish(deadline), started.server.finish(deadline)];
     let told = samples(bench, &fabric, &home.join("ferroverbs-stats"))?;
-    let right = ends.iter().all(|done| done.end != End::Exited(0))
+    let right = ends.iter().all(|done| done.end != ExitReason::Exited(0))
         && sum(&told.stdout, "requests_total", &["operation=\"send\""]) > 1000
         && values(&told.stdout, "up", &["program=\"ib_send_bw\""]) == [0, 0];
     let why = || told.report("stats");

@@ -6,9 +6,9 @@ use crate::{Bench, Checks, Fabric, Load, Tally, Tier};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::pair::Pair;
-use xtask::process::{End, Finished, Job, PAUSE};
+use xtask::process::{ExitReason, Finished, Job, PAUSE};
 
 const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
@@ -19,7 +19,7 @@ const PROGRAMS: &[&str] = &["data", "builders", "cq_ex", "threads", "threads_pos
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 6] = [
+    let all: [(&str, GroupPart); 6] = [
         ("timeline", timeline),
         ("rare calls", rare_calls),
         ("requests", requests),
@@ -33,7 +33,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.tier(Tier::Full).load(Load::Pair).many("programs are unharmed", unharmed);
 }
 
-type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
 /// `ferroverbs trace` with these arguments.
 fn ferroverbs(bench: &Bench, fabric: &Fabric, args: &[&str]) -> crate::Result<Job> {
@@ -244,7 +244,7 @@ fn killed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     started.server.kill();
     let ends = [started.client.finish(deadline), started.server.finish(deadline)];
     let told = text("text")?;
-    let dead = ends.iter().all(|done| done.end != End::Exited(0));
+    let dead = ends.iter().all(|done| done.end != ExitReason::Exited(0));
     if result.is_ok() && !(dead && is_whole(&told.stdout) && files(&folder).len() == 2) {
         result = Err(format!("not shown after the kill\n{}", told.report("ferroverbs")));
     }
@@ -323,7 +323,7 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let fabric = bench.over(DataPath::Default)?;
         let done = ferroverbs(bench, &fabric, args)?.run(&bench.scratch, LIMIT)?;
         let said = parts.iter().all(|part| done.stderr.contains(part));
-        let right = said && done.end == End::Exited(status);
+        let right = said && done.end == ExitReason::Exited(status);
         tally.record(
             &format!("ferroverbs trace: {name}"),
             right.then_some(()).ok_or_else(|| done.report("ferroverbs")),

@@ -58,7 +58,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let _ = debian::unpacked(&bench.paths.target, newest.suite, debian::HEADERS);
     }
     bench.step("unit: cargo test");
-    // As `Over::own_job`.
+    // As `LaunchSettings::own_job`.
     job = job.env("FERROVERBS_SOFT_KEYS", "distinct").env("FERROVERBS_SOFT_WIRE", "off");
     let before = folders_of_tests();
     record(&job.run(&bench.scratch, LIMIT)?, tally);

@@ -14,8 +14,8 @@ use ferroverbs_c_tests::{Kind, PROGRAMS, Program};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
-use xtask::process::{End, Job};
+use xtask::launch::DataPath;
+use xtask::process::{ExitReason, Job};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -143,7 +143,7 @@ fn right(program: &Program) -> Option<Program> {
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 7] = [
+    let all: [(&str, GroupPart); 7] = [
         ("misuses", |bench, tally| cases(bench, tally, &compile(bench)?)),
         ("refusals", |bench, tally| explained(bench, tally, &compile(bench)?)),
         ("settings", |bench, tally| settings(bench, tally, &compile(bench)?)),
@@ -169,7 +169,7 @@ pub(super) fn register(checks: &mut Checks) {
     });
 }
 
-type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
 /// The programs with wrong and right variants, and a layer below them.
 pub(super) struct Files {
@@ -330,7 +330,7 @@ fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
         let said =
             if part.is_empty() { done.stderr.is_empty() } else { done.stderr.contains(part) };
-        let right = said && done.end == End::Exited(status);
+        let right = said && done.end == ExitReason::Exited(status);
         tally.record(
             &format!("setting {settings:?}"),
             right.then_some(()).ok_or_else(|| done.report("misuse")),

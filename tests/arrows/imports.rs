@@ -15,7 +15,7 @@ use syn::{Attribute, Item, Macro, UseTree};
 
 /// The meaning of a name in a module.
 #[derive(Clone, Debug)]
-enum Meaning {
+enum NameTarget {
     Module(usize),
     /// Defined in this module's file.
     Defined,
@@ -27,7 +27,7 @@ enum Meaning {
 struct Module {
     parent: usize,
     file: usize,
-    names: BTreeMap<String, Meaning>,
+    names: BTreeMap<String, NameTarget>,
     /// Modules whose names are all imported.
     globs: Vec<Vec<String>>,
     items: Vec<Item>,
@@ -92,14 +92,14 @@ impl Imports {
                             self.add(here, file, items, &own)
                         }
                     };
-                    (name, Meaning::Module(child))
+                    (name, NameTarget::Module(child))
                 }
                 Item::Use(item) => {
                     self.pass_on(here, &mut vec![], &item.tree);
                     continue;
                 }
                 item => match defined(item) {
-                    Some(name) => (name, Meaning::Defined),
+                    Some(name) => (name, NameTarget::Defined),
                     None => continue,
                 },
             };
@@ -115,7 +115,7 @@ impl Imports {
                 Some(name) => {
                     // A module and a function may share a name; a module is looked up by its own
                     // declaration.
-                    self.modules[here].names.entry(name).or_insert(Meaning::Passed(path));
+                    self.modules[here].names.entry(name).or_insert(NameTarget::Passed(path));
                 }
                 None => self.modules[here].globs.push(path),
             }
@@ -126,16 +126,16 @@ impl Imports {
     /// itself, or for an unknown path.
     fn target(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
         match self.resolve(from, path, depth)? {
-            End::File(file) => Some(file),
-            End::Module(_) => None,
+            PathEnd::File(file) => Some(file),
+            PathEnd::Module(_) => None,
         }
     }
 
-    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<End> {
+    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<PathEnd> {
         if depth > 16 {
             return None;
         }
-        let Some((first, rest)) = path.split_first() else { return Some(End::Module(from)) };
+        let Some((first, rest)) = path.split_first() else { return Some(PathEnd::Module(from)) };
         let module = &self.modules[from];
         match first.as_str() {
             "crate" => return self.resolve(0, rest, depth + 1),
@@ -144,18 +144,18 @@ impl Imports {
             _ => {}
         }
         match module.names.get(first) {
-            Some(Meaning::Module(child)) => self.resolve(*child, rest, depth + 1),
-            Some(Meaning::Defined) => Some(End::File(module.file)),
+            Some(NameTarget::Module(child)) => self.resolve(*child, rest, depth + 1),
+            Some(NameTarget::Defined) => Some(PathEnd::File(module.file)),
             // A `use` of another crate begins with its name, which is no local name unless the same
             // module lists it.
-            Some(Meaning::Passed(to)) if to.first() == Some(first) => None,
-            Some(Meaning::Passed(to)) => match self.resolve(from, to, depth + 1)? {
-                End::Module(child) => self.resolve(child, rest, depth + 1),
+            Some(NameTarget::Passed(to)) if to.first() == Some(first) => None,
+            Some(NameTarget::Passed(to)) => match self.resolve(from, to, depth + 1)? {
+                PathEnd::Module(child) => self.resolve(child, rest, depth + 1),
                 file => Some(file),
             },
             None => {
                 module.globs.iter().filter(|glob| self.is_ours(module, glob)).find_map(|glob| {
-                    let End::Module(child) = self.resolve(from, glob, depth + 1)? else {
+                    let PathEnd::Module(child) = self.resolve(from, glob, depth + 1)? else {
                         return None;
                     };
                     self.resolve(child, path, depth + 1)
@@ -172,7 +172,7 @@ impl Imports {
 
     /// Notes whom the code of a module imports from.
     fn follow(&mut self, here: usize) {
-        let mut said = Said::default();
+        let mut said = PathsInCode::default();
         for item in &self.modules[here].items {
             if !matches!(item, Item::Mod(_)) {
                 said.visit_item(item);
@@ -220,18 +220,18 @@ impl Imports {
     }
 }
 
-enum End {
+enum PathEnd {
     Module(usize),
     File(usize),
 }
 
 /// The paths in a piece of code.
 #[derive(Default)]
-struct Said {
+struct PathsInCode {
     paths: BTreeSet<Vec<String>>,
 }
 
-impl<'ast> Visit<'ast> for Said {
+impl<'ast> Visit<'ast> for PathsInCode {
     fn visit_item(&mut self, item: &'ast Item) {
         if !is_test(attributes(item)) {
             visit::visit_item(self, item);
@@ -269,7 +269,7 @@ impl<'ast> Visit<'ast> for Said {
     }
 }
 
-impl Said {
+impl PathsInCode {
     /// Names joined by `::`, in tokens that only a macro can parse.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = vec![];

@@ -232,15 +232,15 @@ fn sources(root: &Path) -> crate::Result<Vec<PathBuf>> {
 
 /// The places that cite a clause.
 #[derive(Debug, Default)]
-struct Row {
+struct ClauseRow {
     code: BTreeSet<String>,
     tests: BTreeSet<String>,
 }
 
 /// The rows of the page. An error names the citations of another form.
-fn rows(root: &Path) -> crate::Result<BTreeMap<Clause, Row>> {
+fn rows(root: &Path) -> crate::Result<BTreeMap<Clause, ClauseRow>> {
     let files = sources(root)?;
-    let (mut rows, mut wrong) = (BTreeMap::<Clause, Row>::new(), Vec::new());
+    let (mut rows, mut wrong) = (BTreeMap::<Clause, ClauseRow>::new(), Vec::new());
     for path in files {
         let file = path.display().to_string();
         if EXPLAINS.contains(&file.as_str()) {
@@ -271,7 +271,7 @@ fn rows(root: &Path) -> crate::Result<BTreeMap<Clause, Row>> {
 }
 
 /// The clauses that no test cites.
-fn untested(rows: &BTreeMap<Clause, Row>) -> Vec<String> {
+fn untested(rows: &BTreeMap<Clause, ClauseRow>) -> Vec<String> {
     let without = rows.iter().filter(|(_, row)| row.tests.is_empty());
     without.map(|(clause, _)| clause.to_string()).collect()
 }

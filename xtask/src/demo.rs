@@ -4,12 +4,12 @@
 //! step; helpers; tests.
 
 use crate::foreign::{self, RPING_CHANNEL};
+use crate::launch::{DataPath, LaunchSettings};
 use crate::limits::{self, Limit};
-use crate::over::{DataPath, Over};
 use crate::packages;
 use crate::pair::Pair;
 use crate::paths::Paths;
-use crate::perftest::{self, Row};
+use crate::perftest::{self, PerftestRow};
 use crate::process::Job;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
@@ -46,7 +46,7 @@ enum Number {
 
 impl Number {
     /// In the unit of the table and of the limits.
-    fn of(self, row: &Row) -> Option<f64> {
+    fn of(self, row: &PerftestRow) -> Option<f64> {
         match self {
             Self::Latency => row.typical_us(),
             Self::Bandwidth => row.bandwidth().map(|b| b / 1e9),
@@ -164,7 +164,7 @@ pub fn main() -> crate::Result<ExitCode> {
     stage::ensure(&paths, &progress)?;
     let scratch = Scratch::new()?;
     let mut demo = Demo {
-        over: Over::new(&paths.stage(), &paths.target),
+        over: LaunchSettings::new(&paths.stage(), &paths.target),
         scratch,
         progress,
         table: Table::new(&[
@@ -211,7 +211,7 @@ pub fn main() -> crate::Result<ExitCode> {
 }
 
 struct Demo {
-    over: Over,
+    over: LaunchSettings,
     scratch: Scratch,
     progress: Progress,
     table: Table,
@@ -415,7 +415,7 @@ impl Demo {
             return;
         }
         self.progress.step(what);
-        let over = Over::new(&paths.stage(), &paths.target).wired();
+        let over = LaunchSettings::new(&paths.stage(), &paths.target).wired();
         let job = over.job(paths.stage().join("bin/ferroverbs")).args(["cluster", "2", "--", "sh"]);
         let job = job.arg(paths.root.join("c-tests/tools/cluster.sh")).arg("connect").args(ends);
         let job = job.dir(self.scratch.path());
@@ -442,7 +442,7 @@ impl Demo {
                 continue;
             }
             self.progress.step(&what);
-            let over = Over::new(&paths.stage(), &paths.target)
+            let over = LaunchSettings::new(&paths.stage(), &paths.target)
                 .path(path, &paths.target.join("no-launcher-needed"));
             let result = program
                 .ok_or_else(|| "random_ops is not in the list of C programs".to_string())

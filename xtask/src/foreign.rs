@@ -3,7 +3,7 @@
 
 /// A defect that ends a run of a foreign program, whatever the library below does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Defect {
+pub struct ProgramDefect {
     /// The program and its defect.
     pub what: &'static str,
     /// The file and the functions of the program's source.
@@ -13,7 +13,7 @@ pub struct Defect {
 }
 
 /// A run ends with 255 although its work is done.
-pub const RPING_CHANNEL: Defect = Defect {
+pub const RPING_CHANNEL: ProgramDefect = ProgramDefect {
     what: "rping: the thread for events asks for the next event while the main thread destroys \
            the event channel",
     source: "rdma-core, librdmacm/examples/rping.c: cm_thread, run_client",
@@ -21,7 +21,7 @@ pub const RPING_CHANNEL: Defect = Defect {
 };
 
 /// A run ends before it reads the event of its disconnection.
-pub const RPING_COMPLETION: Defect = Defect {
+pub const RPING_COMPLETION: ProgramDefect = ProgramDefect {
     what: "rping: the thread for completions ends the program on a failed request before the \
            thread for events has read the event DISCONNECTED",
     source: "rdma-core, librdmacm/examples/rping.c: cq_thread, rping_cq_event_handler",
@@ -29,7 +29,7 @@ pub const RPING_COMPLETION: Defect = Defect {
 };
 
 /// A run never ends. The symptom is the time limit, so the program gets a separate limit.
-pub const UDPONG_ECHO: Defect = Defect {
+pub const UDPONG_ECHO: ProgramDefect = ProgramDefect {
     what: "udpong: after a millisecond without an answer it sends its request again from the \
            buffer of answers; an old answer in it makes the program ask for that one for ever",
     source: "rdma-core, librdmacm/examples/udpong.c: client_send_recv",
@@ -37,7 +37,7 @@ pub const UDPONG_ECHO: Defect = Defect {
 };
 
 /// A run prints no rates, or ends with an error, as its frequency of the clock is zero.
-pub const PERFTEST_CLOCK: Defect = Defect {
+pub const PERFTEST_CLOCK: ProgramDefect = ProgramDefect {
     what: "perftest: a measurement of the processor's clock on a busy machine gives no line, and \
            the program computes with zero",
     source: "perftest, src/get_clock.c: sample_get_cpu_mhz",
@@ -47,7 +47,7 @@ pub const PERFTEST_CLOCK: Defect = Defect {
 /// How often a run that shows a defect is repeated.
 const REPETITIONS: u32 = 2;
 
-impl Defect {
+impl ProgramDefect {
     /// Whether the words of a run show the defect.
     pub fn shows_in(&self, said: &str) -> bool {
         said.contains(self.symptom)
@@ -59,7 +59,7 @@ impl Defect {
     }
 }
 
-/// Repeats `run`, twice at most, while `shows_defect` says that its outcome shows a [`Defect`].
+/// Repeats `run`, twice at most, while `shows_defect` finds a [`ProgramDefect`] in its outcome.
 pub fn again<T>(mut run: impl FnMut() -> T, shows_defect: impl Fn(&T) -> bool) -> T {
     for _ in 0..REPETITIONS {
         let outcome = run();

@@ -3,7 +3,7 @@
 //! its dependencies.
 
 use crate::paths::Paths;
-use crate::process::{End, Finished, Job};
+use crate::process::{ExitReason, Finished, Job};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use std::process::ExitCode;
@@ -29,8 +29,8 @@ pub fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
     progress.clear();
     print!("{}", done.stdout);
     match done.end {
-        End::Exited(0) => Ok(ExitCode::SUCCESS),
-        End::Exited(1) if check => Ok(ExitCode::FAILURE),
+        ExitReason::Exited(0) => Ok(ExitCode::SUCCESS),
+        ExitReason::Exited(1) if check => Ok(ExitCode::FAILURE),
         _ => Err(done.report("the generator")),
     }
 }
@@ -39,8 +39,8 @@ pub fn main(&Args { check }: &Args) -> crate::Result<ExitCode> {
 pub fn check(paths: &Paths, scratch: &Scratch) -> Result<(), String> {
     let done = generator(paths, true, scratch)?;
     match done.end {
-        End::Exited(0) => Ok(()),
-        End::Exited(1) => Err(done.stdout),
+        ExitReason::Exited(0) => Ok(()),
+        ExitReason::Exited(1) => Err(done.stdout),
         _ => Err(done.report("the generator")),
     }
 }

@@ -1,9 +1,9 @@
 //! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on unrelated programs.
 //! docs/reference/threat-model.md states the permitted effects of each attack.
 
-use crate::over::{DataPath, Over};
+use crate::launch::{DataPath, LaunchSettings};
 use crate::paths::Paths;
-use crate::process::{End, Finished, Job, PAUSE, User};
+use crate::process::{ExitReason, Finished, Job, PAUSE, User};
 use crate::progress::Progress;
 use crate::scratch::{self, Scratch};
 use ferroverbs_c_tests::Program;
@@ -27,14 +27,14 @@ const UNTIL_STOPPED: u64 = 3600;
 
 /// Which words the attacker writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum AttackReach {
     /// Its own segments: nothing between other processes suffers.
     Own,
     /// All its writable mappings: victims may lose data and connections, and nothing else.
     All,
 }
 
-impl Reach {
+impl AttackReach {
     const fn name(self) -> &'static str {
         match self {
             Self::Own => "own",
@@ -58,7 +58,7 @@ pub struct Attack<'a> {
     /// Who is attacked.
     pub victim: Victim<'a>,
     /// Which words the attacker writes.
-    pub reach: Reach,
+    pub reach: AttackReach,
     /// The victim's data path.
     pub path: DataPath,
     /// Repeats the attack.
@@ -124,7 +124,7 @@ impl<'a> HostileRun<'a> {
         let shared = other_user.is_some();
         let fabric = self.folder("fabric", victims, shared)?;
         let work = self.folder("work", victims, false)?;
-        let over = Over::new(self.prefix, &self.paths.target)
+        let over = LaunchSettings::new(self.prefix, &self.paths.target)
             .fabric(&fabric)
             .user(victims)
             .path(attack.path, &self.launcher);
@@ -209,8 +209,8 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Survive
     if let Some(found) = attacker.stdout.lines().find(|line| line.contains("@secret")) {
         return Err(format!("the attacker could read what nobody sent: {found}"));
     }
-    let hung = attacker.end == End::TimedOut;
-    let stopped = !chosen && attacker.end == End::Signalled(libc::SIGKILL);
+    let hung = attacker.end == ExitReason::TimedOut;
+    let stopped = !chosen && attacker.end == ExitReason::Signalled(libc::SIGKILL);
     let as_asked = hung || stopped || chosen && attacker.ok();
     if !as_asked {
         return Err("the attacker did not survive".into());
@@ -281,9 +281,9 @@ pub fn soak(
         }
         let drawn = format!("{seed} {}", SECONDS / 2);
         let (victim, reach) = match kind {
-            0 => (Victim::AttackedPair, Reach::Own),
-            1 => (Victim::AttackedPair, Reach::All),
-            _ => (Victim::Program(random_all, &drawn), Reach::Own),
+            0 => (Victim::AttackedPair, AttackReach::Own),
+            1 => (Victim::AttackedPair, AttackReach::All),
+            _ => (Victim::Program(random_all, &drawn), AttackReach::Own),
         };
         let attack = Attack { victim, reach, path, seed, users: (None, None), seconds: SECONDS };
         let name = attack.name();
@@ -308,7 +308,7 @@ pub fn soak(
 mod tests {
     use super::*;
 
-    fn finished(end: End, stdout: &str) -> Finished {
+    fn finished(end: ExitReason, stdout: &str) -> Finished {
         let (line, stderr, stuck) = (String::new(), String::new(), String::new());
         Finished { line, end, stdout: stdout.into(), stderr, stuck, elapsed: Duration::ZERO }
     }
@@ -318,29 +318,34 @@ mod tests {
 
     #[test]
     fn an_attacker_that_hung_is_told_apart_if_it_attacked() {
-        let (well, ill) =
-            (finished(End::Exited(0), "ok: 7 exchanges\n"), finished(End::Exited(1), ""));
-        let hung = finished(End::TimedOut, DID);
+        let (well, ill) = (
+            finished(ExitReason::Exited(0), "ok: 7 exchanges\n"),
+            finished(ExitReason::Exited(1), ""),
+        );
+        let hung = finished(ExitReason::TimedOut, DID);
         let stood = judge(&well, &hung, true).unwrap();
         assert!(stood.hung && stood.summary.contains("hung") && stood.summary.contains("5 pieces"));
         assert!(judge(&ill, &hung, true).is_err(), "the victims are judged all the same");
-        assert!(judge(&well, &finished(End::TimedOut, IDLE), true).is_err());
-        assert!(judge(&well, &finished(End::TimedOut, "@slot 3\n"), true).is_err());
+        assert!(judge(&well, &finished(ExitReason::TimedOut, IDLE), true).is_err());
+        assert!(judge(&well, &finished(ExitReason::TimedOut, "@slot 3\n"), true).is_err());
     }
 
     #[test]
     fn an_attack_that_did_nothing_or_found_too_much_fails() {
-        let well = finished(End::Exited(0), "ok: 7 exchanges\n");
-        assert!(judge(&well, &finished(End::Exited(0), IDLE), true).is_err());
-        assert!(judge(&well, &finished(End::Exited(0), DID), true).is_ok_and(|stood| !stood.hung));
-        assert!(judge(&well, &finished(End::Exited(101), DID), true).is_err());
-        assert!(judge(&well, &finished(End::Signalled(libc::SIGKILL), DID), true).is_err());
-        let killed = |stdout| finished(End::Signalled(libc::SIGKILL), stdout);
+        let well = finished(ExitReason::Exited(0), "ok: 7 exchanges\n");
+        assert!(judge(&well, &finished(ExitReason::Exited(0), IDLE), true).is_err());
+        assert!(
+            judge(&well, &finished(ExitReason::Exited(0), DID), true)
+                .is_ok_and(|stood| !stood.hung)
+        );
+        assert!(judge(&well, &finished(ExitReason::Exited(101), DID), true).is_err());
+        assert!(judge(&well, &finished(ExitReason::Signalled(libc::SIGKILL), DID), true).is_err());
+        let killed = |stdout| finished(ExitReason::Signalled(libc::SIGKILL), stdout);
         assert!(judge(&well, &killed("@slot 3\n"), false).is_err());
         assert!(
             judge(&well, &killed(&IDLE.replace(" 0 processes", " 2 processes")), false).is_ok()
         );
         let secret = format!("{DID}@secret in chunk memory\n");
-        assert!(judge(&well, &finished(End::Exited(3), &secret), true).is_err());
+        assert!(judge(&well, &finished(ExitReason::Exited(3), &secret), true).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A pair of programs: a server that listens on a TCP port, and its client.
 
-use crate::process::{End, Finished, Job, PAUSE, Running};
+use crate::process::{ExitReason, Finished, Job, PAUSE, Running};
 use crate::scratch::Scratch;
 use crate::sockets;
 use std::net::{TcpListener, UdpSocket};
@@ -19,14 +19,14 @@ pub struct Pair {
 
 /// How a pair ended.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct PairResult {
     /// The side that listened.
     pub server: Finished,
     /// The side that connected.
     pub client: Finished,
 }
 
-impl Ended {
+impl PairResult {
     /// Whether both ended with status 0.
     pub fn ok(&self) -> bool {
         self.server.ok() && self.client.ok()
@@ -86,7 +86,8 @@ impl Pair {
     /// Starts the server, and the client as soon as the server listens.
     pub fn start(&self, scratch: &Scratch) -> crate::Result<Started> {
         let server = self.start_server(scratch)?.map_err(|server| {
-            let listened = if server.end == End::TimedOut { "did not listen" } else { "ended" };
+            let listened =
+                if server.end == ExitReason::TimedOut { "did not listen" } else { "ended" };
             let report = server.report("server");
             format!("the server {listened} before a client came\n{report}")
         })?;
@@ -125,23 +126,23 @@ impl Pair {
     }
 
     /// Runs both to their ends. `Err` holds a report of what failed.
-    pub fn run(&self, scratch: &Scratch) -> crate::Result<Ended> {
+    pub fn run(&self, scratch: &Scratch) -> crate::Result<PairResult> {
         let deadline = Instant::now() + self.limit;
         let ended = Self::wait_for_both(self.start(scratch)?, deadline);
         if ended.ok() {
             return Ok(ended);
         }
         let what = match (ended.server.end, ended.client.end) {
-            (End::TimedOut, End::TimedOut) => "both sides hung",
-            (End::TimedOut, _) => "the server hung",
-            (_, End::TimedOut) => "the client hung",
+            (ExitReason::TimedOut, ExitReason::TimedOut) => "both sides hung",
+            (ExitReason::TimedOut, _) => "the server hung",
+            (_, ExitReason::TimedOut) => "the client hung",
             _ => "failed",
         };
         Err(format!("{what}\n{}", ended.report()))
     }
 
     /// Waits for both.
-    fn wait_for_both(started: Started, deadline: Instant) -> Ended {
+    fn wait_for_both(started: Started, deadline: Instant) -> PairResult {
         let Started { mut server, mut client } = started;
         // When one side fails, the other gets a little time to notice, and no more.
         let mut until = deadline;
@@ -156,7 +157,7 @@ impl Pair {
             }
         }
         let (client, server) = (client.finish(Instant::now()), server.finish(Instant::now()));
-        Ended { server, client }
+        PairResult { server, client }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What perftest's programs print: lines of numbers below a header that begins with `#bytes`.
 
 use crate::foreign::{self, PERFTEST_CLOCK};
-use crate::pair::Ended;
+use crate::pair::PairResult;
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -13,9 +13,9 @@ pub fn is_about_the_clock(line: &str) -> bool {
 /// Runs a pair of perftest processes, again if they had no clock, and takes a number from the row
 /// for messages of `bytes`.
 pub fn measure<T>(
-    pair: impl FnMut() -> Result<Ended, String>,
+    pair: impl FnMut() -> Result<PairResult, String>,
     bytes: u64,
-    number: impl Fn(&Row) -> Option<T>,
+    number: impl Fn(&PerftestRow) -> Option<T>,
 ) -> Result<T, String> {
     let ended = foreign::again(pair, |ended| {
         let client = ended.as_ref().ok().map(|ended| &ended.client);
@@ -28,14 +28,14 @@ pub fn measure<T>(
 
 /// One line of a result table.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct PerftestRow {
     /// Message size.
     pub bytes: u64,
     /// Column heads with their values, as printed, from the second column on.
     pub values: Vec<(String, f64)>,
 }
 
-impl Row {
+impl PerftestRow {
     /// The value of the column whose head begins with `head`.
     pub fn value(&self, head: &str) -> Option<f64> {
         self.values.iter().find(|(h, _)| h.starts_with(head)).map(|(_, v)| *v)
@@ -88,7 +88,7 @@ fn knows_mpi(help: &str) -> bool {
 }
 
 /// All lines of all tables in an output. Lines that are no rows are passed over.
-pub fn parse(output: &str) -> Vec<Row> {
+pub fn parse(output: &str) -> Vec<PerftestRow> {
     let mut heads: Vec<String> = Vec::new();
     let mut rows = Vec::new();
     for line in output.lines() {
@@ -104,7 +104,7 @@ pub fn parse(output: &str) -> Vec<Row> {
         }
         let Some(bytes) = words.first().and_then(|w| w.parse().ok()) else { continue };
         let values = heads.iter().skip(1).cloned().zip(numbers.into_iter().skip(1)).collect();
-        rows.push(Row { bytes, values });
+        rows.push(PerftestRow { bytes, values });
     }
     rows
 }
@@ -138,7 +138,7 @@ mod tests {
         assert!(knows_mpi("     -P <0|1>       disable/enable MPI mode (1)\n"));
         assert!(!knows_mpi("  Note: test can be also launched as an MPI application\n"));
     }
-    use crate::process::{End, Finished};
+    use crate::process::{ExitReason, Finished};
     use std::time::Duration;
 
     const LATENCY: &str = "\
@@ -170,16 +170,16 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
         assert_eq!(rows[1].bandwidth(), Some(16000.0 * 1_048_576.0));
     }
 
-    fn said(stdout: &str, stderr: &str) -> Ended {
+    fn said(stdout: &str, stderr: &str) -> PairResult {
         let side = Finished {
             line: "ib_send_lat".into(),
-            end: End::Exited(0),
+            end: ExitReason::Exited(0),
             stdout: stdout.into(),
             stderr: stderr.into(),
             stuck: String::new(),
             elapsed: Duration::ZERO,
         };
-        Ended { server: side.clone(), client: side }
+        PairResult { server: side.clone(), client: side }
     }
 
     #[test]
@@ -192,13 +192,17 @@ Conflicting CPU frequency values detected: 2100.000000 != 2900.000000. CPU Frequ
         assert!(!parse(&BANDWIDTH.replace("11.44", "0.00").replace("6.0", "0.0"))[0].is_measured());
         let mut runs = [said(&clockless, &complaint), said(LATENCY, "")].into_iter();
         let next = || runs.next().ok_or_else(|| "no more".to_string());
-        assert_eq!(measure(next, 2, Row::typical_us), Ok(0.24));
+        assert_eq!(measure(next, 2, PerftestRow::typical_us), Ok(0.24));
         let mut runs = 0;
         let never = || {
             runs += 1;
             Ok(said(&clockless, &complaint))
         };
-        assert!(measure(never, 2, Row::typical_us).unwrap_err().contains(PERFTEST_CLOCK.symptom));
+        assert!(
+            measure(never, 2, PerftestRow::typical_us)
+                .unwrap_err()
+                .contains(PERFTEST_CLOCK.symptom)
+        );
         assert_eq!(runs, 3);
     }
 

@@ -229,7 +229,7 @@ impl Running {
         let mut stuck = String::new();
         let end = loop {
             match self.child.try_wait() {
-                Ok(Some(status)) => break End::of(status),
+                Ok(Some(status)) => break ExitReason::of(status),
                 Ok(None) if Instant::now() < deadline => std::thread::sleep(PAUSE),
                 Ok(None) => {
                     if waits {
@@ -237,9 +237,9 @@ impl Running {
                     }
                     self.kill();
                     let _ = self.child.wait();
-                    break End::TimedOut;
+                    break ExitReason::TimedOut;
                 }
-                Err(_) => break End::TimedOut,
+                Err(_) => break ExitReason::TimedOut,
             }
         };
         let elapsed = self.start.elapsed();
@@ -273,7 +273,7 @@ pub const PAUSE: Duration = Duration::from_millis(3);
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum ExitReason {
     /// It returned this status.
     Exited(i32),
     /// This signal killed it.
@@ -282,7 +282,7 @@ pub enum End {
     TimedOut,
 }
 
-impl End {
+impl ExitReason {
     fn of(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self::Exited(code),
@@ -292,7 +292,7 @@ impl End {
     }
 }
 
-impl std::fmt::Display for End {
+impl std::fmt::Display for ExitReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "exit status {code}"),
@@ -308,7 +308,7 @@ pub struct Finished {
     /// The command line that repeats the run.
     pub line: String,
     /// How it ended.
-    pub end: End,
+    pub end: ExitReason,
     /// What it printed.
     pub stdout: String,
     /// What it complained about.
@@ -322,7 +322,7 @@ pub struct Finished {
 impl Finished {
     /// Whether the program ended with status 0.
     pub fn ok(&self) -> bool {
-        self.end == End::Exited(0)
+        self.end == ExitReason::Exited(0)
     }
 
     /// Whether the program exited with status 0 and printed all of these words.
@@ -390,7 +390,7 @@ mod tests {
         let scratch = Scratch::new().unwrap();
         let job = Job::new("sh").args(["-c", "echo begun; sleep 1000 & wait"]);
         let done = job.run(&scratch, Duration::from_millis(300)).unwrap();
-        assert_eq!(done.end, End::TimedOut);
+        assert_eq!(done.end, ExitReason::TimedOut);
         assert_eq!(done.stdout, "begun\n");
         let stuck: Vec<&str> =
             done.stuck.lines().filter(|line| line.starts_with("process ")).collect();
@@ -403,11 +403,11 @@ mod tests {
         let scratch = Scratch::new().unwrap();
         let job = Job::new("sh").args(["-c", "echo $A; echo no >&2; exit 3"]).env("A", "yes");
         let done = job.run(&scratch, Duration::from_secs(10)).unwrap();
-        assert_eq!(done.end, End::Exited(3));
+        assert_eq!(done.end, ExitReason::Exited(3));
         assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("yes\n", "no\n"));
         assert_eq!(done.line, "A=yes sh -c 'echo $A; echo no >&2; exit 3'");
         assert!(done.expect(&["yes"]).unwrap_err().contains("the command: exit status 3"));
-        let good = Finished { end: End::Exited(0), ..done };
+        let good = Finished { end: ExitReason::Exited(0), ..done };
         assert_eq!(good.expect(&["ye", "s\n"]), Ok(()));
         assert!(good.expect(&["yes", "no"]).unwrap_err().contains("the output has no \"no\""));
         let refused = job.succeed(&scratch, Duration::from_secs(10)).unwrap_err();

@@ -6,7 +6,7 @@
 mod hosts;
 
 use crate::hostile;
-use crate::over::{DataPath, Over};
+use crate::launch::{DataPath, LaunchSettings};
 use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
@@ -67,7 +67,9 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
         let name = format!("seed {seed}, {}", path.name());
         progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
         let fabric = scratch.folder("fabric", 0o700)?;
-        let over = Over::new(&paths.stage(), &paths.target).fabric(&fabric).path(*path, &launcher);
+        let over = LaunchSettings::new(&paths.stage(), &paths.target)
+            .fabric(&fabric)
+            .path(*path, &launcher);
         let job = over.own_job(&exe).args([seed.to_string(), SECONDS.to_string()]);
         // Messages about killed peers are expected.
         let job = job.env("FERROVERBS_QUIET", "1");

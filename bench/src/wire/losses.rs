@@ -19,7 +19,7 @@ pub(super) struct Losses<'a> {
 
 /// What came to both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counted {
+pub(super) struct LossCounters {
     came: u64,
     lost: u64,
     /// Longer than the MTU: several in one.
@@ -28,7 +28,7 @@ pub(super) struct Counted {
 
 /// ethtool(8)'s names of the offloads that combine packets.
 const OFFLOADS: [&str; 4] = ["tso", "gso", "gro", "tx-udp-segmentation"];
-/// The counters, in the order of [`Counted`].
+/// The counters, in the order of [`LossCounters`].
 const COUNTERS: [&str; 3] = ["came", "lost", "merged"];
 
 impl<'a> Losses<'a> {
@@ -54,7 +54,7 @@ impl<'a> Losses<'a> {
     ///
     /// # Errors
     /// nft's failure, as a message.
-    pub(super) fn counted(&self) -> crate::Result<Counted> {
+    pub(super) fn counted(&self) -> crate::Result<LossCounters> {
         let mut all = [0; COUNTERS.len()];
         for name in &self.hosts.names {
             for (sum, counter) in all.iter_mut().zip(COUNTERS) {
@@ -64,7 +64,7 @@ impl<'a> Losses<'a> {
             }
         }
         let [came, lost, merged] = all;
-        Ok(Counted { came, lost, merged })
+        Ok(LossCounters { came, lost, merged })
     }
 
     fn set_offloads(&self, state: &str) -> crate::Result<()> {
@@ -98,7 +98,7 @@ impl Drop for Losses<'_> {
     }
 }
 
-impl Counted {
+impl LossCounters {
     /// Checks the measured losses.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_figure_counts_only_when_single_packets_were_lost_as_told() {
-        let counted = |came, lost, merged| Counted { came, lost, merged };
+        let counted = |came, lost, merged| LossCounters { came, lost, merged };
         assert_eq!(counted(1000, 10, 0).check(10), Ok(()));
         assert_eq!(counted(1000, 0, 0).check(0), Ok(()));
         assert!(counted(1000, 10, 1).check(10).unwrap_err().contains("longer than the MTU"));

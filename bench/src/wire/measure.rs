@@ -5,9 +5,9 @@ use super::losses::Losses;
 use crate::metrics::Unit;
 use crate::run::{CLIENT_CPU, LIMIT, SERVER_CPU, fabric_result, ucx_result};
 use std::path::PathBuf;
+use xtask::launch::LaunchSettings;
 use xtask::namespaces::{Namespaces, SERVER};
-use xtask::over::Over;
-use xtask::pair::{Ended, Pair};
+use xtask::pair::{Pair, PairResult};
 use xtask::paths::Paths;
 use xtask::perftest;
 use xtask::process::Job;
@@ -16,7 +16,7 @@ use xtask::scratch::Scratch;
 /// Two hosts, and the programs of plain sockets and of libfabric.
 #[derive(Debug)]
 pub(super) struct Hosts {
-    over: Over,
+    over: LaunchSettings,
     scratch: Scratch,
     namespaces: Namespaces,
     socket: PathBuf,
@@ -50,7 +50,7 @@ impl Hosts {
             if done.ok() { Ok(program) } else { Err(done.report("cc")) }
         };
         let (socket, fabric) = (compile("wire", &[])?, compile("fabric", &["-lfabric"])?);
-        let over = Over::new(&paths.stage(), &paths.target).wired();
+        let over = LaunchSettings::new(&paths.stage(), &paths.target).wired();
         Ok(Self { over, scratch, namespaces: Namespaces::new()?, socket, fabric })
     }
 
@@ -178,7 +178,7 @@ impl Hosts {
         ip: &Job,
         words: impl Fn(usize) -> Vec<String>,
         options: [&str; 2],
-    ) -> crate::Result<Ended> {
+    ) -> crate::Result<PairResult> {
         self.pair_of(cable, [ip.clone(), ip.clone()], words, options)
     }
 
@@ -189,7 +189,7 @@ impl Hosts {
         [server, client]: [Job; 2],
         words: impl Fn(usize) -> Vec<String>,
         options: [&str; 2],
-    ) -> crate::Result<Ended> {
+    ) -> crate::Result<PairResult> {
         let there = if cable == Cable::Loopback { 0 } else { 1 };
         let side = |ip: Job, name: &str, cpu, words: Vec<String>| {
             ip.args(["netns", "exec", name, "taskset", "-c", cpu]).args(words)

@@ -15,7 +15,7 @@ use super::page::with_section;
 use super::plot::{self, Curve};
 use cases::{CABLES, Cable, Case, JUMBO, Quantity, TCP, UDP_OFFLOADS};
 use measure::Hosts;
-use report::{Answers, SECTION};
+use report::{SECTION, WireResults};
 use std::fmt::Write;
 use std::fs;
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ pub(super) fn main(
     progress: &Progress,
 ) -> crate::Result<ExitCode> {
     let hosts = Hosts::new(paths)?;
-    let mut answers = Answers::default();
+    let mut answers = WireResults::default();
     for round in 1..=rounds {
         for cable in CABLES {
             let round = format!("round {round} of {rounds}");
@@ -72,7 +72,7 @@ fn ask_all(
     cable: Cable,
     questions: &[Case],
     round: &str,
-    answers: &mut Answers,
+    answers: &mut WireResults,
     progress: &Progress,
 ) -> crate::Result<()> {
     hosts.connect(cable)?;
@@ -105,7 +105,7 @@ pub(super) fn losses(
     progress: &Progress,
 ) -> crate::Result<ExitCode> {
     let (hosts, questions) = (Hosts::new(paths)?, cases::dropped());
-    let mut answers = Answers::default();
+    let mut answers = WireResults::default();
     for round in 1..=rounds {
         let round = format!("round {round} of {rounds}");
         ask_all(&hosts, JUMBO, &questions, &round, &mut answers, progress)?;
@@ -149,7 +149,7 @@ fn part(
 }
 
 /// Latency and bandwidth over message size; streams without messages are level lines.
-fn curves(hosts: &Hosts, answers: &Answers, progress: &Progress) -> crate::Result<Vec<Curve>> {
+fn curves(hosts: &Hosts, answers: &WireResults, progress: &Progress) -> crate::Result<Vec<Curve>> {
     hosts.connect(JUMBO)?;
     let mut curves: Vec<Curve> = Vec::new();
     let small = SMALL.map(|bytes| (bytes, cases::latencies(bytes)));

@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 /// The results, by cable (its index), question and contender.
 #[derive(Debug, Default)]
-pub(super) struct Answers(BTreeMap<(usize, Quantity, &'static str), Vec<Measured>>);
+pub(super) struct WireResults(BTreeMap<(usize, Quantity, &'static str), Vec<Measured>>);
 
 /// The section of docs/reference/benchmarks-wire.md.
 pub(crate) const SECTION: &str = "## Between hosts\n";
@@ -20,14 +20,14 @@ pub(super) const DROPPED: &str = "### Losses on the cable\n";
 
 /// A goal: Ferroverbs' figure must be at least, or for latencies at most, that many times the
 /// figure of a contender.
-struct Goal {
+struct SpeedGoal {
     what: Quantity,
     who: &'static str,
     times: f64,
     other: (Quantity, &'static str),
 }
 
-impl Answers {
+impl WireResults {
     pub(super) fn add(&mut self, cable: Cable, what: Quantity, who: &'static str, said: Measured) {
         self.0.entry((place(cable), what, who)).or_default().push(said);
     }
@@ -58,7 +58,7 @@ impl Answers {
     }
 
     /// Ours beside the goal.
-    fn goal(&self, cable: Cable, goal: &Goal) -> String {
+    fn goal(&self, cable: Cable, goal: &SpeedGoal) -> String {
         let unit = goal.what.unit();
         let ours = self.sample(cable, goal.what, goal.who);
         let other = self.median(cable, goal.other.0, goal.other.1);
@@ -220,10 +220,10 @@ fn percent(thousandths: u32) -> String {
 }
 
 /// The goals over a cable that are ratios.
-fn goals(cable: Cable) -> Vec<Goal> {
+fn goals(cable: Cable) -> Vec<SpeedGoal> {
     let latency = Quantity::Latency(8);
-    let mut goals: Vec<Goal> = [(1.3, UDP), (1.3, UDP_CONNECTED), (0.9, UCX)]
-        .map(|(times, who)| Goal { what: latency, who: SEND, times, other: (latency, who) })
+    let mut goals: Vec<SpeedGoal> = [(1.3, UDP), (1.3, UDP_CONNECTED), (0.9, UCX)]
+        .map(|(times, who)| SpeedGoal { what: latency, who: SEND, times, other: (latency, who) })
         .into();
     if cable == JUMBO {
         for (who, _) in OURS {
@@ -234,7 +234,7 @@ fn goals(cable: Cable) -> Vec<Goal> {
                     (1.3, (Quantity::Bandwidth(0), TCP)),
                     (1.3, (what, UCX)),
                 ] {
-                    goals.push(Goal { what, who, times, other });
+                    goals.push(SpeedGoal { what, who, times, other });
                 }
             }
         }
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn a_goal_of_latency_is_a_bound_above_and_one_of_bandwidth_below() {
-        let mut answers = Answers::default();
+        let mut answers = WireResults::default();
         answers.add(JUMBO, Quantity::Latency(8), SEND, said(2.6));
         answers.add(JUMBO, Quantity::Latency(8), UDP, said(2.0));
         answers.add(JUMBO, Quantity::Latency(8), UCX, said(2.7));
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn what_is_left_of_a_bandwidth_is_part_of_that_without_losses() {
-        let mut answers = Answers::default();
+        let mut answers = WireResults::default();
         for (lost, value) in [(0, 4.0), (10, 1.0)] {
             answers.add(JUMBO, Quantity::Dropped(lost), WRITE, said(value));
         }

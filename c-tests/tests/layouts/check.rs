@@ -10,7 +10,7 @@ use std::process::Command;
 
 /// Whether C's headers are of the crate's release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Against {
+pub(crate) enum HeaderRelease {
     /// All types of the crate must exist.
     Same,
     /// Newer types are absent, and [`GROWN`] were smaller.
@@ -113,7 +113,7 @@ const ALIASES: &str = "typedef void *(*compat_fn)(void);\n";
 
 impl Check<'_> {
     /// Panics with ctest's report when anything differs.
-    pub(crate) fn run(&self, against: Against) -> Outcome {
+    pub(crate) fn run(&self, against: HeaderRelease) -> Outcome {
         let folder = scratch().join(format!("ctest-{}", self.name));
         fs::create_dir_all(&folder).expect("cargo's folder is writable");
         let (text, modules) = rust::flat(&root().join("abi/src")).expect("the crate can be read");
@@ -133,7 +133,7 @@ impl Check<'_> {
             .filter(|name| !NOT_IN_C.iter().any(|(other, _)| other == name))
             .cloned()
             .collect();
-        if against == Against::Same {
+        if against == HeaderRelease::Same {
             // Debian's kernel headers are older than rdma-core's own kernel headers, which are not
             // installed.
             let absent: Vec<_> =
@@ -190,7 +190,7 @@ impl Check<'_> {
         &self,
         folder: &Path,
         source: &Path,
-        against: Against,
+        against: HeaderRelease,
         wanted: BTreeSet<String>,
         enums: BTreeSet<String>,
     ) {
@@ -212,7 +212,7 @@ impl Check<'_> {
         let place = |name: &str| names::IN_PLACE.contains(&name) || names::WRAPPED.contains(&name);
         generator.skip_struct(move |s| {
             let grown =
-                against == Against::Older && GROWN.iter().any(|(name, _)| *name == s.ident());
+                against == HeaderRelease::Older && GROWN.iter().any(|(name, _)| *name == s.ident());
             !structs.contains(s.ident()) || place(s.ident()) || grown
         });
         generator.skip_union(move |u| !unions.contains(u.ident()) || place(u.ident()));

@@ -7,7 +7,7 @@ mod in_place;
 mod prototypes;
 mod tables;
 
-use check::{Against, Check};
+use check::{Check, HeaderRelease};
 use ferroverbs_c_tests::{debian, release::RELEASES};
 use std::path::{Path, PathBuf};
 
@@ -79,7 +79,7 @@ fn newest() -> Option<PathBuf> {
 fn public_types_are_those_of_the_installed_headers() {
     let check = Check { name: "installed", headers: VERBS, include: None, modules: PUBLIC_MODULES };
     // Debian 12 has release 44: newer types are absent or smaller.
-    let result = check.run(Against::Older);
+    let result = check.run(HeaderRelease::Older);
     assert!(result.missing < result.compared / 10, "{result:?}");
     println!("{result:?}");
 }
@@ -89,7 +89,7 @@ fn public_types_are_those_of_the_newest_headers() {
     let Some(include) = newest() else { return };
     let check =
         Check { name: "newest", headers: VERBS, include: Some(&include), modules: PUBLIC_MODULES };
-    println!("{:?}", check.run(Against::Same));
+    println!("{:?}", check.run(HeaderRelease::Same));
 }
 
 #[test]
@@ -97,13 +97,13 @@ fn public_types_are_those_of_our_headers() {
     let include = root().join("include");
     let check =
         Check { name: "ours", headers: VERBS, include: Some(&include), modules: PUBLIC_MODULES };
-    println!("{:?}", check.run(Against::Same));
+    println!("{:?}", check.run(HeaderRelease::Same));
 }
 
 #[test]
 fn kernel_types_are_those_of_the_systems_headers() {
     let check = Check { name: "kernel", headers: KERNEL, include: None, modules: KERNEL_MODULES };
-    let result = check.run(Against::Older);
+    let result = check.run(HeaderRelease::Older);
     assert!(result.missing < result.compared / 5, "{result:?}");
     println!("{result:?}");
 }
@@ -117,7 +117,7 @@ fn kernel_types_are_those_of_the_newest_headers() {
         include: Some(&include),
         modules: KERNEL_MODULES,
     };
-    println!("{:?}", check.run(Against::Same));
+    println!("{:?}", check.run(HeaderRelease::Same));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn types_of_the_connection_manager_are_those_of_the_installed_headers() {
         },
     ];
     for check in checks {
-        let result = check.run(Against::Older);
+        let result = check.run(HeaderRelease::Older);
         assert!(result.missing < result.compared / 10, "{result:?}");
         println!("{result:?}");
     }
@@ -147,7 +147,7 @@ fn types_of_the_connection_manager_are_those_of_the_newest_headers() {
         include: Some(&include),
         modules: RDMACM_MODULES,
     };
-    println!("{:?}", check.run(Against::Same));
+    println!("{:?}", check.run(HeaderRelease::Same));
 }
 
 #[test]
@@ -159,5 +159,5 @@ fn types_of_the_connection_manager_are_those_of_our_headers() {
         include: Some(&include),
         modules: RDMACM_MODULES,
     };
-    println!("{:?}", check.run(Against::Same));
+    println!("{:?}", check.run(HeaderRelease::Same));
 }

@@ -54,12 +54,12 @@ pub(super) fn run_switch(
     let mut hosts = Vec::new();
     for number in args.numbers() {
         match fork_keeper(number)? {
-            Added::InChild(go, report) => {
+            ForkedKeeper::InChild(go, report) => {
                 drop(hosts);
                 progress.silence();
                 return host::run_keeper(args, limits, number, go, report);
             }
-            Added::InParent(host) => hosts.push(host),
+            ForkedKeeper::InParent(host) => hosts.push(host),
         }
     }
     let keepers = await_hosts(&mut hosts, &mut progress)?;
@@ -76,12 +76,12 @@ pub(super) fn run_switch(
 }
 
 /// The result of a fork for a keeper.
-enum Added {
+enum ForkedKeeper {
     InChild(File, File),
     InParent(HostEntry),
 }
 
-fn fork_keeper(number: u8) -> crate::Result<Added> {
+fn fork_keeper(number: u8) -> crate::Result<ForkedKeeper> {
     let failed = |e: &dyn std::fmt::Display| format!("cannot start host {number}: {e}");
     let pipe = || {
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)
@@ -92,8 +92,8 @@ fn fork_keeper(number: u8) -> crate::Result<Added> {
     let (went, go) = pipe()?;
     // SAFETY: this process has one thread, so the child inherits no lock of another thread.
     match unsafe { fork() }.map_err(|e| failed(&e))? {
-        ForkResult::Child => Ok(Added::InChild(went, report)),
-        ForkResult::Parent { child } => Ok(Added::InParent(HostEntry {
+        ForkResult::Child => Ok(ForkedKeeper::InChild(went, report)),
+        ForkResult::Parent { child } => Ok(ForkedKeeper::InParent(HostEntry {
             keeper: child,
             reports: BufReader::new(reports),
             go: Some(go),

@@ -167,7 +167,7 @@ fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
 
 /// The answers to a question.
 #[derive(Default)]
-struct Answers {
+struct PeerAnswers {
     answer: Option<Value>,
     arrived_at_port: bool,
 }
@@ -179,8 +179,8 @@ fn ask(
     listener: Option<&UdpSocket>,
     size: usize,
     id: &str,
-) -> io::Result<Answers> {
-    let mut heard = Answers::default();
+) -> io::Result<PeerAnswers> {
+    let mut heard = PeerAnswers::default();
     let mut room = [0; ROOM];
     let back = listener.and_then(|socket| socket.local_addr().ok()).map(|address| address.port());
     let question = json!({ "what": "question", "id": id, "back": back });

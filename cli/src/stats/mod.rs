@@ -13,7 +13,7 @@ use crate::recorded::{self, LayerFolder};
 use crate::{output, run, settings};
 use layer_records::stats::Stats;
 use reading::{NO_PROCESS, read_all};
-use rows::{By, Order};
+use rows::{RowKind, RowOrder};
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -43,11 +43,11 @@ pub(crate) struct Args {
 pub(crate) enum Action {
     /// Print counters: of a running or ended process, a file or a folder; without a source, of all
     /// processes of the user
-    Show(Show),
+    Show(ShowArgs),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Show {
+pub(crate) struct ShowArgs {
     /// Print the text format of Prometheus
     #[arg(long)]
     prometheus: bool,
@@ -109,7 +109,7 @@ fn run_and_count(args: &Args, run: &run::Args) -> crate::Result<ExitCode> {
 
 /// Tables of processes, files and folders without memory regions, which are named by their keys.
 pub(crate) fn tables_without_keys(sources: &[PathBuf]) -> crate::Result<String> {
-    Ok(tables(&read_all(sources)?, &[By::Process, By::Device, By::Qp, By::Cq]))
+    Ok(tables(&read_all(sources)?, &[RowKind::Process, RowKind::Device, RowKind::Qp, RowKind::Cq]))
 }
 
 /// All tables, or the text format of Prometheus.
@@ -117,13 +117,13 @@ fn text(all: &[Stats], is_for_prometheus: bool) -> String {
     if is_for_prometheus {
         return prometheus::metrics(all);
     }
-    tables(all, &[By::Process, By::Device, By::Qp, By::Cq, By::Mr])
+    tables(all, &[RowKind::Process, RowKind::Device, RowKind::Qp, RowKind::Cq, RowKind::Mr])
 }
 
-fn tables(all: &[Stats], which: &[By]) -> String {
+fn tables(all: &[Stats], which: &[RowKind]) -> String {
     let mut text = String::new();
     for &by in which {
-        let rows = rows::select_rows(all, &[], by, true, Order::First);
+        let rows = rows::select_rows(all, &[], by, true, RowOrder::First);
         if !rows.is_empty() {
             text.push_str(&rows::format_table(by, &rows, false).join("\n"));
             text.push_str("\n\n");

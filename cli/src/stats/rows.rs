@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 
 /// The kind of object that a table has rows for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum By {
+pub(crate) enum RowKind {
     /// Processes
     Process,
     /// Devices of each process
@@ -22,7 +22,7 @@ pub(crate) enum By {
 
 /// The order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Order {
+pub(crate) enum RowOrder {
     /// By process and creation
     First,
     /// Most requests
@@ -37,7 +37,7 @@ pub(crate) enum Order {
 
 /// A row of a table.
 #[derive(Clone, Debug)]
-pub(crate) struct Row {
+pub(crate) struct StatsRow {
     /// Process id, program and device.
     owner: [String; 3],
     /// The name and the attributes of the object.
@@ -62,10 +62,10 @@ pub(crate) struct Row {
 pub(crate) fn select_rows(
     all: &[Stats],
     before: &[Stats],
-    by: By,
+    by: RowKind,
     gone: bool,
-    order: Order,
-) -> Vec<Row> {
+    order: RowOrder,
+) -> Vec<StatsRow> {
     let mut rows = Vec::new();
     for stats in all {
         let earlier = before
@@ -78,28 +78,28 @@ pub(crate) fn select_rows(
         }
     }
     match order {
-        Order::First => {}
-        Order::Requests => rows.sort_by_key(|row| Reverse(row.requests + row.received)),
-        Order::Bytes => {
+        RowOrder::First => {}
+        RowOrder::Requests => rows.sort_by_key(|row| Reverse(row.requests + row.received)),
+        RowOrder::Bytes => {
             rows.sort_by_key(|row| Reverse(row.bytes.saturating_add(row.received_bytes)))
         }
-        Order::Errors => rows.sort_by_key(|row| Reverse(row.errors)),
-        Order::Latency => rows.sort_by_key(|row| Reverse(row.latency.quantile(990))),
+        RowOrder::Errors => rows.sort_by_key(|row| Reverse(row.errors)),
+        RowOrder::Latency => rows.sort_by_key(|row| Reverse(row.latency.quantile(990))),
     }
     rows
 }
 
-fn entries(stats: &Stats, by: By, gone: bool) -> Vec<Entry> {
+fn entries(stats: &Stats, by: RowKind, gone: bool) -> Vec<Entry> {
     match by {
-        By::Process => stats.total().into_iter().collect(),
-        By::Device => stats.devices(),
-        By::Qp => stats.of(EntryKind::Qp, gone).cloned().collect(),
-        By::Cq => stats.of(EntryKind::Cq, gone).cloned().collect(),
-        By::Mr => stats.of(EntryKind::Mr, gone).cloned().collect(),
+        RowKind::Process => stats.total().into_iter().collect(),
+        RowKind::Device => stats.devices(),
+        RowKind::Qp => stats.of(EntryKind::Qp, gone).cloned().collect(),
+        RowKind::Cq => stats.of(EntryKind::Cq, gone).cloned().collect(),
+        RowKind::Mr => stats.of(EntryKind::Mr, gone).cloned().collect(),
     }
 }
 
-fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
+fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> StatsRow {
     let since = |counter: Counter| {
         entry.get(counter).saturating_sub(before.map_or(0, |before| before.get(counter)))
     };
@@ -109,7 +109,7 @@ fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> Row {
     };
     let device =
         if entry.kind == EntryKind::Device { entry.name.as_str() } else { stats.device(entry) };
-    Row {
+    StatsRow {
         owner: [stats.pid.to_string(), printable(&stats.program), printable(device)],
         object: describe(entry),
         requests,
@@ -149,22 +149,22 @@ fn printable(text: &str) -> String {
 }
 
 /// The lines of a table, with a header. `rates` marks the counters as values per second.
-pub(crate) fn format_table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
+pub(crate) fn format_table(by: RowKind, rows: &[StatsRow], rates: bool) -> Vec<String> {
     let per = if rates { "/s" } else { "" };
     let mut head = vec!["PID".to_owned(), "PROGRAM".into()];
-    if by != By::Process {
+    if by != RowKind::Process {
         head.push("DEVICE".into());
     }
     match by {
-        By::Qp => head.push("QP".into()),
-        By::Cq => head.push("CQ".into()),
-        By::Mr => head.push("REGION".into()),
-        By::Process | By::Device => {}
+        RowKind::Qp => head.push("QP".into()),
+        RowKind::Cq => head.push("CQ".into()),
+        RowKind::Mr => head.push("REGION".into()),
+        RowKind::Process | RowKind::Device => {}
     }
     let count = |name: &str| format!("{name}{per}");
     match by {
-        By::Cq => head.extend([count("POLLED"), count("EMPTY")]),
-        By::Mr => head.extend([count("USES"), count("BYTES")]),
+        RowKind::Cq => head.extend([count("POLLED"), count("EMPTY")]),
+        RowKind::Mr => head.extend([count("USES"), count("BYTES")]),
         _ => {
             head.extend([count("POSTED"), count("BYTES"), count("RECEIVED"), count("BYTES")]);
             head.extend(["ERRORS", "DEPTH"].map(String::from));
@@ -175,15 +175,15 @@ pub(crate) fn format_table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
     for row in rows {
         let [pid, program, device] = &row.owner;
         let mut line = vec![pid.clone(), program.clone()];
-        if by != By::Process {
+        if by != RowKind::Process {
             line.push(device.clone());
         }
-        if !matches!(by, By::Process | By::Device) {
+        if !matches!(by, RowKind::Process | RowKind::Device) {
             line.push(row.object.clone());
         }
         match by {
-            By::Cq => line.extend([row.polled, row.empty].map(|count| count.to_string())),
-            By::Mr => line.extend([row.requests.to_string(), bytes(row.bytes)]),
+            RowKind::Cq => line.extend([row.polled, row.empty].map(|count| count.to_string())),
+            RowKind::Mr => line.extend([row.requests.to_string(), bytes(row.bytes)]),
             _ => {
                 line.extend([row.requests.to_string(), bytes(row.bytes)]);
                 line.extend([row.received.to_string(), bytes(row.received_bytes)]);
@@ -196,8 +196,8 @@ pub(crate) fn format_table(by: By, rows: &[Row], rates: bool) -> Vec<String> {
     }
     // Names are aligned to the left, numbers to the right.
     let names = match by {
-        By::Process => 1..2,
-        By::Device => 1..3,
+        RowKind::Process => 1..2,
+        RowKind::Device => 1..3,
         _ => 1..4,
     };
     aligned(&lines, |column| names.contains(&column))
@@ -266,7 +266,7 @@ fn time(nanoseconds: Option<u64>) -> String {
     }
 }
 
-impl Row {
+impl StatsRow {
     /// The row with its counters divided by the time, so that they are values per second.
     pub(crate) fn per_second(mut self, nanoseconds: u64) -> Self {
         let rate = |count: u64| {

@@ -1,7 +1,7 @@
 //! `ferroverbs top`: shows the counters of processes and updates them.
 
 use super::reading::{NO_PROCESS, is_running, read_all};
-use super::rows::{By, Order, Row, format_table, select_rows};
+use super::rows::{RowKind, RowOrder, StatsRow, format_table, select_rows};
 use super::screen::Screen;
 use crate::output;
 use layer_records::stats::Stats;
@@ -16,11 +16,11 @@ pub(crate) struct Args {
     #[arg(long)]
     once: bool,
     /// The kind of object that has a row
-    #[arg(long, value_enum, default_value_t = By::Process)]
-    by: By,
+    #[arg(long, value_enum, default_value_t = RowKind::Process)]
+    by: RowKind,
     /// The order of the rows
-    #[arg(long, value_enum, default_value_t = Order::First)]
-    sort: Order,
+    #[arg(long, value_enum, default_value_t = RowOrder::First)]
+    sort: RowOrder,
     /// Show ended processes and destroyed objects, too
     #[arg(long)]
     gone: bool,
@@ -39,8 +39,8 @@ fn seconds(value: &str) -> Result<f64, &'static str> {
 
 /// The rows to show, and their order.
 struct View {
-    by: By,
-    order: Order,
+    by: RowKind,
+    order: RowOrder,
     gone: bool,
 }
 
@@ -90,18 +90,18 @@ fn read_visible(args: &Args, view: &View) -> crate::Result<Vec<Stats>> {
 impl View {
     fn key(&mut self, key: u8) {
         match key {
-            b'p' => self.by = By::Process,
-            b'd' => self.by = By::Device,
-            b'u' => self.by = By::Qp,
-            b'c' => self.by = By::Cq,
-            b'm' => self.by = By::Mr,
+            b'p' => self.by = RowKind::Process,
+            b'd' => self.by = RowKind::Device,
+            b'u' => self.by = RowKind::Qp,
+            b'c' => self.by = RowKind::Cq,
+            b'm' => self.by = RowKind::Mr,
             b's' => {
                 self.order = match self.order {
-                    Order::First => Order::Requests,
-                    Order::Requests => Order::Bytes,
-                    Order::Bytes => Order::Errors,
-                    Order::Errors => Order::Latency,
-                    Order::Latency => Order::First,
+                    RowOrder::First => RowOrder::Requests,
+                    RowOrder::Requests => RowOrder::Bytes,
+                    RowOrder::Bytes => RowOrder::Errors,
+                    RowOrder::Errors => RowOrder::Latency,
+                    RowOrder::Latency => RowOrder::First,
                 }
             }
             b'g' => self.gone = !self.gone,
@@ -111,11 +111,11 @@ impl View {
 
     fn title(&self) -> String {
         let order = match self.order {
-            Order::First => "by creation",
-            Order::Requests => "by requests",
-            Order::Bytes => "by bytes",
-            Order::Errors => "by errors",
-            Order::Latency => "by latency",
+            RowOrder::First => "by creation",
+            RowOrder::Requests => "by requests",
+            RowOrder::Bytes => "by bytes",
+            RowOrder::Errors => "by errors",
+            RowOrder::Latency => "by latency",
         };
         let gone = if self.gone { ", with ended processes and destroyed objects" } else { "" };
         format!("ferroverbs top: {order}{gone}")
@@ -128,7 +128,7 @@ const HEAD: usize = 2;
 /// The lines of the screen.
 fn frame_lines(view: &View, before: &[Stats], now: &[Stats], between: Duration) -> Vec<String> {
     let nanoseconds = u64::try_from(between.as_nanos()).unwrap_or(u64::MAX);
-    let rows: Vec<Row> = select_rows(now, before, view.by, view.gone, view.order)
+    let rows: Vec<StatsRow> = select_rows(now, before, view.by, view.gone, view.order)
         .into_iter()
         .map(|row| row.per_second(nanoseconds))
         .collect();

@@ -41,14 +41,14 @@ pub(crate) struct Args {
 pub(crate) enum Action {
     /// Print recordings: of a running or ended process, of a file, or of all files of a folder
     #[command(arg_required_else_help = true)]
-    Show(Show),
+    Show(ShowArgs),
     /// Print a timeline of several processes, with arrows from each message to its receiver
     #[command(arg_required_else_help = true)]
     Merge(Merge),
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct Show {
+pub(crate) struct ShowArgs {
     /// The output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,

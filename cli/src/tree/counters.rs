@@ -69,18 +69,18 @@ pub(super) fn files(values: &Values) -> BTreeMap<String, u64> {
 /// The processes of a mount namespace, and what they counted.
 #[derive(Debug, Default)]
 pub(super) struct Processes {
-    known: Vec<Known>,
+    known: Vec<WatchedCounters>,
     /// The last values of processes that ended.
     ended: Values,
 }
 
 #[derive(Debug)]
-struct Known {
+struct WatchedCounters {
     file: CounterFile,
     last: Values,
 }
 
-impl Known {
+impl WatchedCounters {
     fn read(&mut self) {
         if let Some(now) = self.file.read() {
             self.last = now.into_iter().collect();
@@ -109,7 +109,7 @@ impl Processes {
         });
         for file in files {
             if !self.known.iter().any(|known| known.file.is_same(&file)) {
-                let mut known = Known { file, last: Values::new() };
+                let mut known = WatchedCounters { file, last: Values::new() };
                 known.read();
                 self.known.push(known);
             }

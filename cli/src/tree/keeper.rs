@@ -58,7 +58,7 @@ pub(super) fn start(
             let _ = set_name(NAME);
             // SAFETY: as above.
             if matches!(unsafe { fork() }, Ok(ForkResult::Child)) {
-                let mut keeper = Keeper {
+                let mut keeper = TreeKeeper {
                     order: order_of(environment),
                     tables: BTreeMap::new(),
                     environment: environment.clone(),
@@ -89,7 +89,7 @@ fn order_of(environment: &Environment) -> GidOrder {
     settings::gid_order(value.as_deref())
 }
 
-struct Keeper {
+struct TreeKeeper {
     command: OwnedFd,
     news: Option<AddressNews>,
     folder: Folder,
@@ -103,7 +103,7 @@ struct Keeper {
     tables: BTreeMap<(String, u32), GidEntries>,
 }
 
-impl Keeper {
+impl TreeKeeper {
     /// Closes what this process has from the caller of the command, who may wait for the end of a
     /// pipe.
     fn leave_callers_things(&self) {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
-use xtask::process::{End, Finished, Job, Running};
+use xtask::process::{ExitReason, Finished, Job, Running};
 
 /// Requests for each file, which are numbered from 1.
 const REQUESTS: usize = 3;
@@ -22,7 +22,7 @@ pub(super) fn all_sound(bench: &Bench, files: &[PathBuf]) -> crate::Result<Vec<u
     let deadline = Instant::now() + LIMIT;
     let counts = asked.into_iter().map(|(files, sharkd)| {
         let done = sharkd.finish(deadline);
-        if done.end == End::Exited(127) {
+        if done.end == ExitReason::Exited(127) {
             // A Wireshark without it.
             return files.iter().map(|file| sound(bench, file)).collect();
         }

@@ -16,8 +16,8 @@ use crate::{Bench, Checks, Fabric, Load, Tally, Tier};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::DataPath;
-use xtask::process::{End, Finished, Job};
+use xtask::launch::DataPath;
+use xtask::process::{ExitReason, Finished, Job};
 
 const LIMIT: Duration = Duration::from_secs(200);
 const LAYERS: &str = "FERROVERBS_LAYERS";
@@ -62,7 +62,7 @@ const HEURISTICS: &[&str] = &[
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One);
-    let all: [(&str, Part); 5] = [
+    let all: [(&str, GroupPart); 5] = [
         ("operations", |bench, tally| operations::run(bench, tally, &packets(bench)?)),
         ("xrc", |bench, tally| xrc::run(bench, tally, &packets(bench)?)),
         ("files", |bench, tally| files(bench, tally, &packets(bench)?)),
@@ -76,7 +76,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.tier(Tier::Full).load(Load::Pair).many("programs are unharmed", unharmed);
 }
 
-type Part = fn(&Bench, &mut Tally) -> crate::Result<()>;
+type GroupPart = fn(&Bench, &mut Tally) -> crate::Result<()>;
 
 /// The output and files of a program.
 struct Captured {
@@ -264,7 +264,7 @@ fn ends(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()> {
     let captured = run_program(bench, program, &["killed"], "")?;
     let result = captured.files.first().ok_or("no file".to_owned()).and_then(|file| {
         let right = sound(bench, file)? == operations::COUNT
-            && captured.done.end == End::Signalled(libc::SIGKILL);
+            && captured.done.end == ExitReason::Signalled(libc::SIGKILL);
         right.then_some(()).ok_or_else(|| captured.done.report("packets"))
     });
     tally.record(name, result);
@@ -306,7 +306,7 @@ fn killed_at_once(bench: &Bench, captured: &Captured) -> crate::Result<()> {
     let written = fs::metadata(file).map_or(0, |meta| meta.len());
     let count = sound(bench, &whole)?;
     let right = done.ok()
-        && captured.done.end == End::Signalled(libc::SIGKILL)
+        && captured.done.end == ExitReason::Signalled(libc::SIGKILL)
         && count == operations::COUNT
         && written < fs::metadata(&whole).map_or(0, |meta| meta.len());
     right.then_some(()).ok_or_else(|| {
@@ -392,7 +392,7 @@ fn command(bench: &Bench, tally: &mut Tally, program: &Path) -> crate::Result<()
         bench.step(&name);
         let done = ferroverbs(bench, &fabric, args)?.run(&bench.scratch, LIMIT)?;
         let said = parts.iter().all(|part| done.stderr.contains(part));
-        let right = said && done.end == End::Exited(status);
+        let right = said && done.end == ExitReason::Exited(status);
         tally.record(&name, right.then_some(()).ok_or_else(|| done.report("ferroverbs")));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Captured packets between two hosts: each host captures the packets of its peer.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::{LAYERS, SETTING, files_in, icrc, sound, tshark};
 use crate::{Bench, Tally};
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ fn captured(
     args: &[&str],
     sent: &[(u8, usize)],
 ) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let folder = bench.scratch.folder("captured", 0o700)?;
     let variables =
         [format!("{LAYERS}=capture"), format!("{SETTING}=snap=0:dir={}", folder.display())];

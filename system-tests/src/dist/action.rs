@@ -5,7 +5,7 @@ use super::LIMIT;
 use crate::{Bench, Tally};
 use std::fs;
 use std::path::{Path, PathBuf};
-use xtask::process::{End, Finished, Job};
+use xtask::process::{ExitReason, Finished, Job};
 
 /// A runner's folder and the two files by which a step speaks to later steps.
 struct Runner<'a> {
@@ -25,7 +25,7 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally, wheel: &Path) -> crate::Re
     ];
     for ([library_path, settings], said) in refused {
         let done = runner.set_up(&wheel, library_path, settings)?;
-        let is_refused = done.end == End::Exited(2) && done.stderr.contains(said);
+        let is_refused = done.end == ExitReason::Exited(2) && done.stderr.contains(said);
         let name = format!("action: an input is refused ({said})");
         tally.record(&name, is_refused.then_some(()).ok_or_else(|| done.report("install.sh")));
     }

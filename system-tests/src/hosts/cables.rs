@@ -1,7 +1,7 @@
 //! Two cables between the hosts, one of which is unplugged. Connections over the second cable
 //! continue, and programs get the events.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::cluster::compiled;
 use super::failures::{Bystanders, RETRY_EXCEEDED, counted, wait};
 use crate::{Bench, Tally};
@@ -40,7 +40,7 @@ struct Watcher(Running);
 type Table = BTreeMap<u8, String>;
 
 impl Watcher {
-    fn start(bench: &Bench, place: &Place<'_>, side: usize) -> Result<Self, String> {
+    fn start(bench: &Bench, place: &PairSetup<'_>, side: usize) -> Result<Self, String> {
         let program = compiled(bench, "gid_watch")?;
         let job: Job = place.job(bench, side, &program.to_string_lossy(), &[])?;
         let watcher = Self(job.start(&bench.scratch)?);
@@ -90,7 +90,7 @@ fn place_of(address: &str, table: &Table) -> Result<u8, String> {
 }
 
 fn both(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let watchers = [Watcher::start(bench, &place, 0)?, Watcher::start(bench, &place, 1)?];
     let whole = [watchers[0].table()?, watchers[1].table()?];
     if place_of(SECOND[0], &whole[0])? != place_of(SECOND[1], &whole[1])? {

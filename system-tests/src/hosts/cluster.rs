@@ -5,7 +5,7 @@ use super::super::stacks::hpcc;
 use crate::{Bench, Tally};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use xtask::over::Over;
+use xtask::launch::LaunchSettings;
 use xtask::packages::{self, Package};
 use xtask::perftest;
 use xtask::process::{Finished, Job, User};
@@ -194,8 +194,8 @@ impl<'a> Cluster<'a> {
         Ok(Self { bench, program: bench.prefix()?.join("bin/ferroverbs"), script })
     }
 
-    pub(super) fn over(&self, user: Option<User>) -> crate::Result<Over> {
-        Ok(Over::new(self.bench.prefix()?, &self.bench.paths.target).user(user).wired())
+    pub(super) fn over(&self, user: Option<User>) -> crate::Result<LaunchSettings> {
+        Ok(LaunchSettings::new(self.bench.prefix()?, &self.bench.paths.target).user(user).wired())
     }
 
     /// A job within a cluster.

@@ -1,7 +1,7 @@
 //! Switches that mark packets instead of dropping them (ECN, RFC 3168): the receiver of a marked
 //! packet notifies its sender, which slows down.
 
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::failures::{counted, wait};
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 }
 
 fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, WEATHER)?;
+    let place = PairSetup::wired(bench, hosts, WEATHER)?;
     let [server, mut client] = place.start(bench, PROGRAM, args)?;
     let told = wait("marks and what comes of them", || {
         if client.ended() {
@@ -45,7 +45,7 @@ fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String
 }
 
 fn unmarked(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let [server, mut client] = place.start(bench, PROGRAM, ARGS[0])?;
     let told = wait("many packets", || {
         if client.ended() {

@@ -2,12 +2,12 @@
 //! with an unplugged cable continue, the survivor of a kill gets an error, and a bystander pair is
 //! not affected.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::cables;
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
 use xtask::namespaces::Namespaces;
-use xtask::process::{End, Job, PAUSE, Running};
+use xtask::process::{ExitReason, Job, PAUSE, Running};
 
 /// How long anything may take.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -38,7 +38,7 @@ pub(super) const RETRY_EXCEEDED: &str = "Failed status 12";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     let kills = asked();
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut beside = Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?);
     for round in 0..kills.unwrap_or(KILLS) {
         let (program, args) = KILLED[usize::try_from(round).unwrap_or(0) % KILLED.len()];
@@ -144,7 +144,7 @@ impl Bystanders {
 
 fn kill(
     bench: &Bench,
-    place: &Place<'_>,
+    place: &PairSetup<'_>,
     program: &str,
     args: &[&str],
     victim: usize,
@@ -160,7 +160,7 @@ fn kill(
     gone.kill();
     let left = left.finish(Instant::now() + LIMIT);
     let gone = gone.finish(Instant::now() + LIMIT);
-    let failed = matches!(left.end, End::Exited(status) if status != 0);
+    let failed = matches!(left.end, ExitReason::Exited(status) if status != 0);
     // A responder learns of the death by TCP only.
     let asks = victim == 0 || args.contains(&"-b");
     let told = format!("{}{}", left.stdout, left.stderr).contains(RETRY_EXCEEDED);
@@ -172,7 +172,7 @@ fn kill(
 
 /// Programs go on where they were when the cable is back, and hear of both.
 fn pull(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     // Line buffering, so each line is readable at once.
     let watch = place.job(bench, 0, "stdbuf", &["-oL", "ibv_asyncwatch"])?;
     let mut watcher = watch.start(&bench.scratch)?;

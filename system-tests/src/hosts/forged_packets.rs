@@ -1,7 +1,7 @@
 //! A hostile machine in the network sends forged packets to a host: pairs continue, forged packets
 //! get no answer, and counters record them.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::cluster::compiled;
 use super::failures::{Bystanders, counted, wait};
 use crate::{Bench, Tally};
@@ -36,7 +36,7 @@ fn attack(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 
 /// The server's host attacks the client's.
 fn attacked(bench: &Bench, hosts: &Namespaces, program: &str, foreign: &str) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut busy = Bystanders::new(place.start(bench, "stdbuf", BUSY)?);
     let mut slow = Bystanders::new(place.start(bench, "stdbuf", SLOW)?);
     busy.go_on(bench)?;

@@ -2,7 +2,7 @@
 //! shortcut, a connected socket whose packets the kernel numbers.
 
 use super::super::capture::icrc;
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::failures::wait;
 use crate::{Bench, Tally};
 use std::path::Path;
@@ -27,7 +27,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 }
 
 fn captured(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let file = bench.scratch.path().join("numbers.pcapng");
     let path = file.to_string_lossy();
     let filter = "udp port 4791 and ip";

@@ -1,6 +1,6 @@
 //! Link-local addresses: each of two cables has its own, which mean something on that cable only.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::failures::wait;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
@@ -43,7 +43,7 @@ fn pair(
     args: &[&str],
     index: &str,
 ) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let args = [args, &[index]].concat();
     place.together(bench, program, &args)
 }
@@ -51,7 +51,7 @@ fn pair(
 /// The GID indexes of the link-local addresses of both cables, equal on both hosts. The kernel
 /// first checks for duplicate addresses.
 fn indices(bench: &Bench, hosts: &Namespaces) -> Result<[String; 2], String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut found = None;
     wait("two link-local addresses of each host", || {
         let tables = [0, 1].map(|side| {

@@ -2,7 +2,7 @@
 //! by soft itself with the seed in the test's name. C programs with ends on both hosts verify the
 //! data.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 
@@ -65,7 +65,7 @@ fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> cra
     if !weather.is_empty() {
         hosts.set_cable(1500, "")?;
     }
-    let place = Place::wired(bench, hosts, weather)?;
+    let place = PairSetup::wired(bench, hosts, weather)?;
     for (program, gid) in [("lossy", "1"), ("lossy", "2"), ("random_ops", "2")] {
         let name = format!("{program} by GID {gid}, 5 % lost, TEST_SEED={seed} ({weather})");
         bench.step(&format!("hosts: {name}"));
@@ -94,7 +94,7 @@ fn over(
     if !weather.is_empty() {
         hosts.set_cable(cable.mtu, "")?;
     }
-    let place = Place::wired(bench, hosts, weather)?;
+    let place = PairSetup::wired(bench, hosts, weather)?;
     for (program, args) in PROGRAMS {
         let name = format!("{program} {}, {} ({weather})", args.join(" "), cable.name);
         bench.step(&format!("hosts: {name}"));

@@ -1,7 +1,7 @@
 //! Kernels and interfaces without segmentation of datagrams: soft then sends single packets. Linux
 //! segments for every interface since 6.11, so c-tests/tools/no_offloads.c simulates the refusals.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use crate::{Bench, Tally};
 use xtask::namespaces::Namespaces;
 use xtask::process::Finished;
@@ -54,7 +54,7 @@ fn refused(
 ) -> Result<(), String> {
     let folder = bench.scratch.path();
     let preload = ferroverbs_c_tests::compile_no_offloads(folder).map_err(|e| e.to_string())?;
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let job = super::own(bench, &place, hosts, "random_ops", &["two"])?
         .env("TEST_BATCHES", "200")
         .env("LD_PRELOAD", preload)

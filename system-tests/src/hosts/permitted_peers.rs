@@ -1,6 +1,6 @@
 //! Who may talk: `FERROVERBS_SOFT_PEERS` and `FERROVERBS_SOFT_INTERFACES`.
 
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::failures::counted;
 use crate::{Bench, Tally};
 use std::time::{Duration, Instant};
@@ -38,13 +38,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 }
 
 fn named(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let change = |job: Job| job.env(PEERS, NETWORK).env(INTERFACES, "fv*,nosuch");
     both_end_well(place.start_with(bench, "ib_send_bw", &["-n", "20", "-x", "1"], change)?)
 }
 
 fn refused_peer(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let change = |job: Job| job.env(PEERS, STRANGERS);
     let pair = place.start_with(bench, "ib_send_bw", &["-n", "20", "-x", "1"], change)?;
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -60,7 +60,7 @@ fn refused_peer(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 
 /// The server's UD QP accepts datagrams of any host with its Q_Key, unless the host is not allowed.
 fn unheard(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let args = ["-c", "UD", "-n", "20", "-x", "1"];
     let limited = std::cell::Cell::new(true);
     // The server is the first.
@@ -80,12 +80,12 @@ fn unheard(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 
 /// The cable carries 1500 bytes.
 fn too_long(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     place.fail(bench, "ibv_rc_pingpong", &["-g", "1", "-m", "4096", "-s", "65536"], TOO_LONG)
 }
 
 fn interface(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let job = place.job(bench, 0, "ibv_devinfo", &["-v"])?;
     let all = job.clone().run(&bench.scratch, Duration::from_secs(30))?;
     let none = job.env(INTERFACES, "nosuch").run(&bench.scratch, Duration::from_secs(30))?;

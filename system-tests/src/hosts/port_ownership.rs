@@ -1,7 +1,7 @@
 //! Ownership of a host's port. The processes of one fabric share the port, for all users of the
 //! fabric. Processes of another fabric get a message with the owner's id, and disturb no pair.
 
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::failures::{BESIDE, Bystanders};
 use crate::{Bench, NOBODY, Tally};
 use xtask::namespaces::Namespaces;
@@ -27,11 +27,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 
 /// Two fabrics.
 fn second(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let first = Place::wired(bench, hosts, "")?;
+    let first = PairSetup::wired(bench, hosts, "")?;
     let (program, args) = BESIDE;
     let mut beside = Bystanders::new(first.start(bench, program, args)?);
     beside.go_on(bench)?;
-    let other = Place::wired(bench, hosts, "")?;
+    let other = PairSetup::wired(bench, hosts, "")?;
     let (program, args) = GUEST;
     other.fail(bench, program, args, LINE)?;
     beside.go_on(bench)?;
@@ -43,7 +43,7 @@ fn second(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 /// Users of one group: the second process gets packets that the first one forwards, until the first
 /// one ends.
 fn group(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     for side in 0..2 {
         let folder = place.folder(side);
         std::os::unix::fs::chown(folder, None, Some(NOBODY.gid))

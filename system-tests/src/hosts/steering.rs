@@ -1,7 +1,7 @@
 //! Three pairs between the same two hosts, whose processes share a port. With packet steering
 //! nearly all packets reach the right process at once; without it they are forwarded.
 
-use super::super::isolation::Place;
+use super::super::isolation::PairSetup;
 use super::failures::{counted, wait};
 use crate::{Bench, Tally};
 use std::time::Instant;
@@ -35,7 +35,7 @@ fn compare(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 
 /// How many of a thousand packets came to the wrong process, after a while.
 fn passed_on(bench: &Bench, hosts: &Namespaces, steering: &str) -> Result<u64, String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let (program, args) = PROGRAM;
     let tell = |job: Job| job.env(SWITCH, steering);
     let mut sides = Vec::new();

@@ -2,7 +2,7 @@
 //! stopped process forwards and answers nothing. Packets that the kernel would give to a stopped
 //! process, but that belong to another one, must not be lost.
 
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::failures::{BESIDE, Bystanders};
 use super::unsteered::MANY;
 use crate::{Bench, Tally};
@@ -13,7 +13,7 @@ const BOTH_WAYS: (&str, &[&str]) = ("ib_write_bw", &["-b", "-s", "1024", "-n", "
 
 /// How who came first ends.
 #[derive(Clone, Copy)]
-enum First {
+enum FirstEnd {
     Leaves,
     Dies,
 }
@@ -25,16 +25,16 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
     };
     record("many connections beside a pair that is stopped", &|| beside(bench, hosts));
     record("a pair is moved beside one that is stopped: the first leaves", &|| {
-        moved(bench, hosts, First::Leaves)
+        moved(bench, hosts, FirstEnd::Leaves)
     });
     record("a pair is moved beside one that is stopped: the first dies", &|| {
-        moved(bench, hosts, First::Dies)
+        moved(bench, hosts, FirstEnd::Dies)
     });
 }
 
 /// The first process finds no steering program in the kernel.
 fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut stopped = pair(bench, &place)?;
     stopped.go_on(bench)?;
     stopped.stop(true);
@@ -48,12 +48,12 @@ fn beside(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 }
 
 /// The sockets of the third pair replace those of the first one, while the second pair is stopped.
-fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+fn moved(bench: &Bench, hosts: &Namespaces, how: FirstEnd) -> Result<(), String> {
+    let place = PairSetup::wired(bench, hosts, "")?;
     let first = match how {
-        First::Dies => place.start(bench, BESIDE.0, BESIDE.1)?,
+        FirstEnd::Dies => place.start(bench, BESIDE.0, BESIDE.1)?,
         // It ends by itself.
-        First::Leaves => place.start(bench, BESIDE.0, &["-g", "1", "-e", "-n", "24000"])?,
+        FirstEnd::Leaves => place.start(bench, BESIDE.0, &["-g", "1", "-e", "-n", "24000"])?,
     };
     let mut stopped = pair(bench, &place)?;
     stopped.go_on(bench)?;
@@ -61,8 +61,8 @@ fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     third.go_on(bench)?;
     stopped.stop(true);
     match how {
-        First::Dies => Bystanders::new(first).end(),
-        First::Leaves => both_end_well(first)?,
+        FirstEnd::Dies => Bystanders::new(first).end(),
+        FirstEnd::Leaves => both_end_well(first)?,
     }
     for _ in 0..3 {
         third.go_on(bench)?;
@@ -73,6 +73,6 @@ fn moved(bench: &Bench, hosts: &Namespaces, how: First) -> Result<(), String> {
     Ok(())
 }
 
-fn pair(bench: &Bench, place: &Place<'_>) -> Result<Bystanders, String> {
+fn pair(bench: &Bench, place: &PairSetup<'_>) -> Result<Bystanders, String> {
     Ok(Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?))
 }

@@ -1,7 +1,7 @@
 //! Packets that the kernel gives to a process of the host without their QP, because packet steering
 //! is off. Such packets must reach the right process.
 
-use super::super::isolation::{Place, both_end_well};
+use super::super::isolation::{PairSetup, both_end_well};
 use super::cluster::compiled;
 use super::failures::{BESIDE, Bystanders, counted, wait};
 use super::steering::SWITCH;
@@ -35,14 +35,18 @@ fn unsteered(job: Job) -> Job {
 }
 
 /// Many connections succeed beside the present processes.
-fn many(bench: &Bench, place: &Place<'_>, (program, args): (&str, &[&str])) -> Result<(), String> {
+fn many(
+    bench: &Bench,
+    place: &PairSetup<'_>,
+    (program, args): (&str, &[&str]),
+) -> Result<(), String> {
     both_end_well(place.start_with(bench, program, args, unsteered)?)
 }
 
 /// `idle_socket` on both hosts, once it says `said`.
 fn start(
     bench: &Bench,
-    place: &Place<'_>,
+    place: &PairSetup<'_>,
     args: &[&str],
     said: &str,
 ) -> Result<Vec<Running>, String> {
@@ -59,7 +63,7 @@ fn start(
 
 /// A process of each host takes no part, and polls a queue that has to do with no other host.
 fn elsewhere(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut others = start(bench, &place, &[], "polls")?;
     let well = many(bench, &place, MANY);
     let forwarded = counted(bench, &others[0], &["forwarded_pkts"])?;
@@ -71,7 +75,7 @@ fn elsewhere(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 /// Processes of both hosts have no QP of the address family that the tested connections use.
 fn other_family(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     for (program, args) in [BESIDE, POLLS] {
-        let place = Place::wired(bench, hosts, "")?;
+        let place = PairSetup::wired(bench, hosts, "")?;
         let mut beside = Bystanders::new(place.start_with(bench, program, args, unsteered)?);
         beside.go_on(bench)?;
         many(bench, &place, MANY_6)?;
@@ -86,10 +90,10 @@ fn other_family(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
 /// A process of each host was killed, and its child lives on. The child holds no sockets, so even
 /// another fabric finds the port free.
 fn child(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
-    let place = Place::wired(bench, hosts, "")?;
+    let place = PairSetup::wired(bench, hosts, "")?;
     let mut children = start(bench, &place, &["child"], "lives")?;
     let well = many(bench, &place, MANY).and_then(|()| {
-        let other = Place::wired(bench, hosts, "")?;
+        let other = PairSetup::wired(bench, hosts, "")?;
         many(bench, &other, MANY)
     });
     children.iter_mut().for_each(Running::kill);

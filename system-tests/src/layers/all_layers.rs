@@ -6,8 +6,8 @@ use super::{LIMIT, SETTING, compile};
 use crate::{Bench, Tally};
 use std::fs;
 use std::path::Path;
-use xtask::over::DataPath;
-use xtask::process::{End, Finished, Job};
+use xtask::launch::DataPath;
+use xtask::process::{ExitReason, Finished, Job};
 
 /// Messages each way on each pair of QPs; the process has four pairs, its child one.
 const ROUNDS: u64 = 100;
@@ -37,7 +37,8 @@ fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     let job = job.env("FERROVERBS_TRACE", format!("keep=1:{}", own(&traced)));
     let job = job.env("FERROVERBS_CAPTURE", own(&captured)).env("FERROVERBS_STATS", own(&counted));
     let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
-    let ended = if how == "killed" { done.end == End::Signalled(libc::SIGKILL) } else { done.ok() };
+    let ended =
+        if how == "killed" { done.end == ExitReason::Signalled(libc::SIGKILL) } else { done.ok() };
     let pids: Vec<&str> = done.stdout.split_whitespace().collect();
     let command = bench.prefix()?.join("bin/ferroverbs");
     let show = |words: &[&str], folder: &Path| -> Result<Finished, String> {

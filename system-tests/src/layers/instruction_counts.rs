@@ -5,7 +5,7 @@
 use super::{LIMIT, PROVIDER, SETTING, compile};
 use crate::{Bench, Tally};
 use std::collections::BTreeMap;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Finished;
 
 /// A call of librdmacm by its exported name, and the same call without the jump of that name.

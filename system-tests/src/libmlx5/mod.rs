@@ -16,7 +16,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::{Job, Running};
 
 const LIMIT: Duration = Duration::from_secs(120);

@@ -3,7 +3,7 @@
 use super::{LIMIT, ferroverbs, folder_of, users};
 use crate::{Bench, Tally};
 use xtask::pair::free_port;
-use xtask::process::{End, Finished, User};
+use xtask::process::{ExitReason, Finished, User};
 
 /// `$server` and its client are connected; the client tries until the server listens. `$lonely` has
 /// QPs without a peer. `$1` is the command `ferroverbs`, `$2` and `$3` are free ports, and `$4` is
@@ -78,7 +78,7 @@ pub(super) fn rdma(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "without the rdma(8) of the system a line says what the stand-in does";
     let (_fabric, job) = ferroverbs(bench, bench.user, &["rdma", "monitor"])?;
     let done = job.env("PATH", "/nowhere").run(&bench.scratch, LIMIT)?;
-    let is_told = done.end == End::Exited(2) && done.stderr.contains("PATH has no rdma(8)");
+    let is_told = done.end == ExitReason::Exited(2) && done.stderr.contains("PATH has no rdma(8)");
     tally.record(name, is_told.then_some(()).ok_or_else(|| done.report("ferroverbs rdma monitor")));
     Ok(())
 }

@@ -10,8 +10,8 @@ use crate::hosts::between;
 use crate::{Bench, Checks, ENOUGH, Load, Tally, Tier};
 use std::time::Instant;
 use xtask::foreign::RPING_CHANNEL;
+use xtask::launch::LaunchSettings;
 use xtask::namespaces::{Namespaces, SERVER};
-use xtask::over::Over;
 use xtask::pair;
 use xtask::process::{Job, PAUSE};
 
@@ -79,7 +79,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::Waits);
     between(checks, "nobody is there", nobody_there);
     between(checks, "retries between two hosts", |bench, tally, _| {
-        let patient = rsockets::Patient::begin(bench, tally);
+        let patient = rsockets::RetryTests::begin(bench, tally);
         patient.end(bench, tally);
         Ok(())
     });
@@ -202,7 +202,7 @@ pub(super) fn site<'a>(
 ) -> crate::Result<Site<'a>> {
     let side = || {
         let dir = bench.scratch.folder("host", 0o700)?;
-        let over = Over::new(bench.prefix()?, &bench.paths.target).fabric(&dir).wired();
+        let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).fabric(&dir).wired();
         Ok::<_, String>((over, dir))
     };
     Ok(Site { sides: [side()?, side()?], namespaces: Some(hosts), address })

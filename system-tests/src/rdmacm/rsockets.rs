@@ -5,10 +5,10 @@ use super::losses::Losses;
 use super::{ADDRESS, Case, LIMIT, PLAIN, SOCKET, Site, TCP, compiled};
 use crate::{Bench, Checks, Load, Tally, Tier};
 use std::time::Instant;
+use xtask::launch::DataPath;
 use xtask::namespaces::{Namespaces, SERVER};
-use xtask::over::DataPath;
 use xtask::pair;
-use xtask::process::{End, Finished, Job, PAUSE, Running};
+use xtask::process::{ExitReason, Finished, Job, PAUSE, Running};
 
 /// A case with the same options on both sides, which verifies its data (`-T v`).
 macro_rules! stream {
@@ -245,10 +245,10 @@ pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<()
 }
 
 /// Two ends of a stream talk, and one is killed.
-fn talking(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<Left, String> {
+fn talking(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<Survivor, String> {
     let talk = ["rstream", "-T", "b", "-S", "64", "-C", "1000000", "-I", "1000000"];
     let client = [&talk[..], &["-s", ADDRESS]].concat();
-    Left::of(bench, site, victim, [&talk, &client])
+    Survivor::of(bench, site, victim, [&talk, &client])
 }
 
 /// Runs a server and a client, and kills one during the exchange; returns how its peer ended.
@@ -258,17 +258,17 @@ pub(super) fn killed_while(
     victim: usize,
     commands: [&[&str]; 2],
 ) -> Result<Finished, String> {
-    Left::of(bench, site, victim, commands)?.end()
+    Survivor::of(bench, site, victim, commands)?.end()
 }
 
 /// Who is left of a server and a client.
-struct Left {
+struct Survivor {
     who: &'static str,
     process: Running,
     deadline: Instant,
 }
 
-impl Left {
+impl Survivor {
     /// Runs a server and a client, and kills one during the exchange.
     fn of(
         bench: &Bench,
@@ -298,7 +298,7 @@ impl Left {
     /// How it ended.
     fn end(self) -> Result<Finished, String> {
         let done = self.process.finish(self.deadline);
-        if done.end == End::TimedOut {
+        if done.end == ExitReason::TimedOut {
             return Err(done.report(&format!("{} waits", self.who)));
         }
         Ok(done)
@@ -315,12 +315,12 @@ impl Left {
 
 /// Tests that take all retries of an adapter, most of a minute. They run beside further tests, each
 /// between its own two hosts.
-pub(super) struct Patient {
-    widowed: Result<(Left, Namespaces), String>,
-    idle: Result<Idle, String>,
+pub(super) struct RetryTests {
+    widowed: Result<(Survivor, Namespaces), String>,
+    idle: Result<IdleStream, String>,
 }
 
-impl Patient {
+impl RetryTests {
     /// Between hosts one victim suffices; on one host both sides are tried.
     const VICTIM: usize = 0;
 
@@ -331,7 +331,7 @@ impl Patient {
             let left = talking(bench, &site(bench, &hosts, SERVER)?, Self::VICTIM)?;
             Ok((left, hosts))
         };
-        Self { widowed: widowed(), idle: Idle::begin(bench, tally) }
+        Self { widowed: widowed(), idle: IdleStream::begin(bench, tally) }
     }
 
     pub(super) fn end(self, bench: &Bench, tally: &mut Tally) {
@@ -340,18 +340,18 @@ impl Patient {
         tally.record(&name, self.widowed.and_then(|(left, _hosts)| left.hears()));
         let name = "an idle rsocket whose peer's cable is cut (SO_KEEPALIVE)";
         bench.step(&format!("rdmacm: {name}"));
-        tally.record(name, self.idle.and_then(Idle::end));
+        tally.record(name, self.idle.and_then(IdleStream::end));
     }
 }
 
 /// An idle stream between its own two hosts, whose cable was cut.
-struct Idle {
+struct IdleStream {
     server: Running,
     _client: Running,
     _hosts: Namespaces,
 }
 
-impl Idle {
+impl IdleStream {
     /// Makes the stream, checks that keepalive packets go over the wire, and cuts the cable.
     ///
     /// # Errors

@@ -5,7 +5,7 @@
 use super::LIMIT;
 use crate::rdmacm::compiled;
 use crate::{Bench, Tally};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Job;
 use xtask::vm::{Machine, Request, Stream};
 

@@ -7,7 +7,7 @@ use super::{LIMIT, PATHS, Stacks};
 use crate::{Fabric, Tally};
 use std::fs;
 use std::time::{Duration, Instant};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::{Finished, Job, PAUSE};
 
 /// The adapter, by both ways (dat.conf(5)).

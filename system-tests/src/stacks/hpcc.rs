@@ -4,7 +4,7 @@
 use super::{AS_ROOT, Stacks, good, with_ucx};
 use crate::Tally;
 use std::fs;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 
 /// The package's example input; missing without the package's documentation.
 const EXAMPLE: &str = "/usr/share/doc/hpcc/examples/_hpccinf.txt";

@@ -3,7 +3,7 @@
 
 use super::{LIMIT, compiled, ids, ids_of};
 use crate::{Bench, Tally};
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 use xtask::process::Job;
 
 /// The message of each case, and parts of it.

@@ -3,7 +3,7 @@
 use super::{Files, LIMIT};
 use crate::{Bench, Tally};
 use std::fs;
-use xtask::over::DataPath;
+use xtask::launch::DataPath;
 
 /// The pages, and how many messages with a place in the program they show.
 const PAGES: &[(&str, usize)] =

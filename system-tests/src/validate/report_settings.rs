@@ -4,8 +4,8 @@
 use super::{LIMIT, compiled, ids};
 use crate::{Bench, Tally};
 use std::path::Path;
-use xtask::over::DataPath;
-use xtask::process::{End, Job};
+use xtask::launch::DataPath;
+use xtask::process::{ExitReason, Job};
 
 /// One run and its expected report.
 struct Run {
@@ -13,7 +13,7 @@ struct Run {
     args: &'static [&'static str],
     by: Option<&'static str>,
     settings: &'static str,
-    end: End,
+    end: ExitReason,
     told: &'static [&'static str],
     /// What stands on stderr, or on stdout.
     parts: &'static [&'static str],
@@ -21,7 +21,7 @@ struct Run {
     absent: &'static [&'static str],
 }
 
-const OK: End = End::Exited(0);
+const OK: ExitReason = ExitReason::Exited(0);
 const PLAIN: Run = Run {
     program: "",
     args: &[],
@@ -105,7 +105,7 @@ const RUNS: &[Run] = &[
         program: "poison",
         args: &["wrong"],
         settings: "poison=1:only=CQ-02",
-        end: End::Exited(1),
+        end: ExitReason::Exited(1),
         parts: &[
             "status 13, opcode 0xdeadbeef, byte_len 0xdeadbeef, sl 0xef",
             "poison=1: ",
@@ -175,7 +175,7 @@ const RUNS: &[Run] = &[
         program: "repeated_misuse",
         args: &["warning"],
         settings: "abort=1",
-        end: End::Signalled(libc::SIGABRT),
+        end: ExitReason::Signalled(libc::SIGABRT),
         told: &["CQ-03", "MR-05"],
         parts: &["#2 MR-05 error"],
         ..PLAIN
@@ -184,7 +184,7 @@ const RUNS: &[Run] = &[
         program: "repeated_misuse",
         args: &["place"],
         settings: "abort=1",
-        end: End::Signalled(libc::SIGABRT),
+        end: ExitReason::Signalled(libc::SIGABRT),
         told: &["MR-05"],
         absent: &["not shown"],
         ..PLAIN

@@ -1,6 +1,6 @@
 //! The part that runs in the virtual machine: this program again, with the guest's devices.
 
-use super::scenarios::{Comes, How, SCENARIOS, Scenario};
+use super::scenarios::{ClientStart, RunMethod, SCENARIOS, Scenario};
 use super::{Side, rsockets};
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -30,11 +30,11 @@ pub(crate) fn run_in_guest(args: &[OsString]) -> crate::Result<ExitCode> {
         _ => return Err(usage()),
     };
     let mut overs: Vec<_> =
-        Side::BOTH.map(|side| Over { side, lib: lib.into(), plugins: None }).into();
+        Side::BOTH.map(|side| GuestLaunch { side, lib: lib.into(), plugins: None }).into();
     for arg in newer {
         let (release, plugins) = arg.to_str().and_then(|a| a.split_once('=')).ok_or_else(usage)?;
         let side = Side::Newer(release.parse().map_err(|_| usage())?);
-        overs.push(Over { side, lib: lib.into(), plugins: Some(plugins.into()) });
+        overs.push(GuestLaunch { side, lib: lib.into(), plugins: Some(plugins.into()) });
     }
     let scratch = Scratch::new()?;
     for over in &overs {
@@ -70,7 +70,7 @@ pub(super) const CABLES: &str = "cables";
 
 /// Hosts of `ferroverbs cluster` with bad cables; the guest's kernel has the needed module, which
 /// many kernels lack.
-fn cables(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
+fn cables(ours: &GuestLaunch, scratch: &Scratch) -> crate::Result<String> {
     let modules = Job::new("modprobe").args(["-a", "bridge", "veth", "sch_netem"]);
     let done = modules.run(scratch, LIMIT)?;
     if !done.ok() {
@@ -94,7 +94,7 @@ fn cables(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
 }
 
 /// A server at all addresses serves clients over soft and over kernel devices, in turn.
-fn both_kinds(ours: &Over, scratch: &Scratch) -> crate::Result<String> {
+fn both_kinds(ours: &GuestLaunch, scratch: &Scratch) -> crate::Result<String> {
     let fabric = scratch.folder("fabric", 0o700)?;
     let job = |line: &str| {
         let job = ours.job(line).env("FERROVERBS_SOFT", "on").env("FERROVERBS_SOFT_WIRE", "off");
@@ -130,7 +130,7 @@ pub(super) const WELL: &str = "well";
 
 /// With kernel devices, only their plugin is opened, unless the user asks for soft. soft appears
 /// when the kernel devices have gone.
-fn lazily(ours: &Over, folder: &Path, scratch: &Scratch) -> crate::Result<String> {
+fn lazily(ours: &GuestLaunch, folder: &Path, scratch: &Scratch) -> crate::Result<String> {
     for (told, wanted) in
         [(None, &["librxe-rdmav"][..]), (Some("on"), &["libsoft-rdmav", "librxe-rdmav"])]
     {
@@ -160,7 +160,7 @@ fn lazily(ours: &Over, folder: &Path, scratch: &Scratch) -> crate::Result<String
 
 /// What is under the commands of a side.
 #[derive(Debug)]
-pub(super) struct Over {
+pub(super) struct GuestLaunch {
     side: Side,
     /// The folder of our library.
     lib: PathBuf,
@@ -168,7 +168,7 @@ pub(super) struct Over {
     plugins: Option<PathBuf>,
 }
 
-impl Over {
+impl GuestLaunch {
     pub(super) fn job(&self, line: &str) -> Job {
         let mut words = line.split_whitespace();
         let job = Job::new(words.next().unwrap_or_default()).args(words);
@@ -217,7 +217,7 @@ impl Over {
 
 impl Scenario {
     /// The record: the end and the output of each part.
-    fn run(&self, folder: &Path, over: &Over, scratch: &Scratch) -> crate::Result<String> {
+    fn run(&self, folder: &Path, over: &GuestLaunch, scratch: &Scratch) -> crate::Result<String> {
         let job = |line: &str| over.job(line).dir(folder);
         let pair = |line: &str, more: &[&str]| {
             let job = job(line).args(more).arg("-d");
@@ -225,19 +225,19 @@ impl Scenario {
         };
         let mut record = String::new();
         match self.how {
-            How::Alone(line) => add(&mut record, "it", &job(line).run(scratch, LIMIT)?),
-            How::Program(name) => {
+            RunMethod::Alone(line) => add(&mut record, "it", &job(line).run(scratch, LIMIT)?),
+            RunMethod::Program(name) => {
                 let exe = folder.join(name);
                 add(&mut record, "it", &job(&exe.to_string_lossy()).run(scratch, LIMIT)?);
             }
-            How::PingPong(line) => both(&mut record, &pair(line, &[])?),
-            How::Perftest(line) => {
+            RunMethod::PingPong(line) => both(&mut record, &pair(line, &[])?),
+            RunMethod::Perftest(line) => {
                 // No more in flight than an emulated network takes without losses.
                 let depth: &[&str] = if line.contains("_bw") { &["-t", "8"] } else { &[] };
                 let more = [&["-x", "1", "-F", "-n", "100"], depth].concat();
                 both(&mut record, &pair(line, &more)?);
             }
-            How::Connect { server, client, comes } => {
+            RunMethod::Connect { server, client, comes } => {
                 let (server, client) = (job(server), job(client));
                 let run = || connect(&server, &client, comes, scratch);
                 let shows_defect = |said: &crate::Result<String>| {
@@ -251,9 +251,14 @@ impl Scenario {
 }
 
 /// The record of a server and its client, who meet by the kernel's connection manager.
-fn connect(server: &Job, client: &Job, comes: Comes, scratch: &Scratch) -> crate::Result<String> {
+fn connect(
+    server: &Job,
+    client: &Job,
+    comes: ClientStart,
+    scratch: &Scratch,
+) -> crate::Result<String> {
     let mut record = String::new();
-    if comes == Comes::Alone {
+    if comes == ClientStart::Alone {
         add(&mut record, "client", &client.run(scratch, LIMIT)?);
         return Ok(record);
     }
@@ -261,7 +266,7 @@ fn connect(server: &Job, client: &Job, comes: Comes, scratch: &Scratch) -> crate
     let mut server = server.start(scratch)?;
     wait_until_expected(&mut server, deadline, || is_expected(comes, scratch))?;
     let client = client.run(scratch, LIMIT)?;
-    if comes == Comes::Endless {
+    if comes == ClientStart::Endless {
         server.kill();
         server.finish(deadline);
         add(&mut record, "client", &client);
@@ -287,14 +292,14 @@ pub(super) fn wait_until_expected(
 }
 
 /// Whether a server expects a client. Earlier servers have ended, and their listeners too.
-fn is_expected(comes: Comes, scratch: &Scratch) -> crate::Result<bool> {
+fn is_expected(comes: ClientStart, scratch: &Scratch) -> crate::Result<bool> {
     match comes {
-        Comes::Alone => Ok(true),
-        Comes::Joined(group) => {
+        ClientStart::Alone => Ok(true),
+        ClientStart::Joined(group) => {
             let groups = fs::read_to_string("/proc/net/dev_mcast").map_err(|e| e.to_string())?;
             Ok(groups.lines().any(|line| line.contains("rdma0") && line.contains(group)))
         }
-        Comes::Listening | Comes::Endless => {
+        ClientStart::Listening | ClientStart::Endless => {
             let job = Job::new("rdma").args(["resource", "show", "cm_id"]);
             Ok(job.run(scratch, LIMIT)?.stdout.contains("LISTEN"))
         }
@@ -336,7 +341,7 @@ pub(super) fn last_words(record: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use xtask::process::End;
+    use xtask::process::ExitReason;
 
     /// On a busy machine perftest complains of the clock in one run and not in the other.
     #[test]
@@ -344,7 +349,7 @@ mod tests {
         let mut record = String::new();
         let quiet = Finished {
             line: "ib_send_lat".into(),
-            end: End::Exited(0),
+            end: ExitReason::Exited(0),
             stdout: "a table\n".into(),
             stderr: "no inline here\n".into(),
             stuck: String::new(),

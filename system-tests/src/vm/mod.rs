@@ -11,7 +11,7 @@ pub(crate) use guest::{GUEST_ARGUMENT, run_in_guest};
 
 use crate::{Bench, Checks, Load, Tally};
 use ferroverbs_c_tests::release::RELEASES;
-use scenarios::{Expect, SCENARIOS, Scenario};
+use scenarios::{ExpectedResult, SCENARIOS, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -135,13 +135,17 @@ fn judge(scenario: &Scenario, folder: &Path, index: usize, side: Side, tally: &m
         (Some(difference), _) => {
             Err(format!("{difference}\n--- theirs:\n{theirs}\n--- ours:\n{ours}"))
         }
-        (None, Expect::Works) if !works => Err(format!("fails over both libraries\n{theirs}")),
-        (None, Expect::Fails) if works => Err(format!("works over both libraries\n{theirs}")),
+        (None, ExpectedResult::Works) if !works => {
+            Err(format!("fails over both libraries\n{theirs}"))
+        }
+        (None, ExpectedResult::Fails) if works => {
+            Err(format!("works over both libraries\n{theirs}"))
+        }
         _ => Ok(()),
     };
     let alike = result.is_ok();
     tally.record(&name, result);
-    if let Expect::Lacks(lacks) = scenario.expect
+    if let ExpectedResult::Lacks(lacks) = scenario.expect
         && alike
         && !works
     {
@@ -179,7 +183,7 @@ impl Lines {
 mod tests {
     use super::*;
 
-    fn judged(expect: Expect, theirs: &str, ours: &str) -> Tally {
+    fn judged(expect: ExpectedResult, theirs: &str, ours: &str) -> Tally {
         let scratch = xtask::scratch::Scratch::new().unwrap();
         let scenario = Scenario { expect, ..SCENARIOS[0] };
         fs::write(Side::Theirs.record(scratch.path(), 0), theirs).unwrap();
@@ -194,21 +198,21 @@ mod tests {
 
     #[test]
     fn only_what_works_the_same_way_passes() {
-        assert_eq!(judged(Expect::Works, WORKS, WORKS).passed(), 1);
-        assert_eq!(judged(Expect::Works, WORKS, FAILS).failures().len(), 1);
-        assert_eq!(judged(Expect::Works, FAILS, WORKS).failures().len(), 1);
-        assert_eq!(judged(Expect::Works, FAILS, FAILS).failures().len(), 1);
-        assert_eq!(judged(Expect::Works, WORKS, "").failures().len(), 1);
-        assert_eq!(judged(Expect::Fails, WORKS, WORKS).failures().len(), 1);
-        assert_eq!(judged(Expect::Fails, FAILS, FAILS).passed(), 1);
+        assert_eq!(judged(ExpectedResult::Works, WORKS, WORKS).passed(), 1);
+        assert_eq!(judged(ExpectedResult::Works, WORKS, FAILS).failures().len(), 1);
+        assert_eq!(judged(ExpectedResult::Works, FAILS, WORKS).failures().len(), 1);
+        assert_eq!(judged(ExpectedResult::Works, FAILS, FAILS).failures().len(), 1);
+        assert_eq!(judged(ExpectedResult::Works, WORKS, "").failures().len(), 1);
+        assert_eq!(judged(ExpectedResult::Fails, WORKS, WORKS).failures().len(), 1);
+        assert_eq!(judged(ExpectedResult::Fails, FAILS, FAILS).passed(), 1);
     }
 
     #[test]
     fn what_the_device_lacks_must_be_refused_the_same_way_and_is_told() {
-        let tally = judged(Expect::Lacks("no XRC"), FAILS, FAILS);
+        let tally = judged(ExpectedResult::Lacks("no XRC"), FAILS, FAILS);
         assert_eq!((tally.passed(), tally.failures().len()), (1, 0));
         assert!(tally.skips()[0].ends_with("no XRC (no XRC here)"), "{:?}", tally.skips());
-        assert!(judged(Expect::Lacks("no XRC"), WORKS, WORKS).skips().is_empty());
+        assert!(judged(ExpectedResult::Lacks("no XRC"), WORKS, WORKS).skips().is_empty());
     }
 
     #[test]

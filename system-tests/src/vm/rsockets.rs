@@ -1,7 +1,7 @@
 //! rsockets over kernel devices: Ferroverbs at both ends, upstream at either end, and upstream at
 //! both. The output of programs is equal except for times.
 
-use super::guest::{LIMIT, Over, WELL, wait_until_expected};
+use super::guest::{GuestLaunch, LIMIT, WELL, wait_until_expected};
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
@@ -31,8 +31,8 @@ const BOTH_OURS: &str = "ours with ours";
 
 /// Runs all of them, and copies a file, with both libraries on either side.
 pub(super) fn run(
-    theirs: &Over,
-    ours: &Over,
+    theirs: &GuestLaunch,
+    ours: &GuestLaunch,
     folder: &Path,
     scratch: &Scratch,
 ) -> crate::Result<String> {
@@ -89,7 +89,7 @@ impl Printed {
 /// A server and its client: their output without times, or their report after a failure. The client
 /// prints more.
 fn meet(
-    overs: [&Over; 2],
+    overs: [&GuestLaunch; 2],
     line: &str,
     more: &[&str],
     port: u16,

@@ -1,19 +1,19 @@
 //! What is run over both libraries in the virtual machine.
 
-use How::{Alone, Connect, Perftest, PingPong, Program};
+use RunMethod::{Alone, Connect, Perftest, PingPong, Program};
 
 /// One command, or two communicating commands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scenario {
-    pub(super) how: How,
-    pub(super) expect: Expect,
+    pub(super) how: RunMethod,
+    pub(super) expect: ExpectedResult,
     /// Whether it is also run with plugins of newer releases.
     pub(super) newer: bool,
 }
 
 /// The expected end over upstream's library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Expect {
+pub(super) enum ExpectedResult {
     /// Well.
     Works,
     /// With an error, whatever the device can do.
@@ -24,7 +24,7 @@ pub(super) enum Expect {
 
 /// How it is run.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum How {
+pub(super) enum RunMethod {
     /// A command.
     Alone(&'static str),
     /// A ping-pong program and its options: the server on rxe0, the client on rxe1.
@@ -35,12 +35,12 @@ pub(super) enum How {
     Program(&'static str),
     /// A server and its client, which connect by librdmacm. The record excludes a server that never
     /// ends.
-    Connect { server: &'static str, client: &'static str, comes: Comes },
+    Connect { server: &'static str, client: &'static str, comes: ClientStart },
 }
 
 /// When a client can come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Comes {
+pub(super) enum ClientStart {
     /// When the kernel has a listener.
     Listening,
     /// Likewise; the server serves for ever.
@@ -62,25 +62,25 @@ impl Scenario {
     }
 }
 
-const fn works(how: How) -> Scenario {
-    Scenario { how, expect: Expect::Works, newer: false }
+const fn works(how: RunMethod) -> Scenario {
+    Scenario { how, expect: ExpectedResult::Works, newer: false }
 }
 
 const fn connect(server: &'static str, client: &'static str) -> Scenario {
-    works(Connect { server, client, comes: Comes::Listening })
+    works(Connect { server, client, comes: ClientStart::Listening })
 }
 
 /// Works, with newer plugins too.
-const fn everywhere(how: How) -> Scenario {
-    Scenario { how, expect: Expect::Works, newer: true }
+const fn everywhere(how: RunMethod) -> Scenario {
+    Scenario { how, expect: ExpectedResult::Works, newer: true }
 }
 
-const fn fails(how: How) -> Scenario {
-    Scenario { how, expect: Expect::Fails, newer: false }
+const fn fails(how: RunMethod) -> Scenario {
+    Scenario { how, expect: ExpectedResult::Fails, newer: false }
 }
 
-const fn lacks(why: &'static str, how: How) -> Scenario {
-    Scenario { how, expect: Expect::Lacks(why), newer: false }
+const fn lacks(why: &'static str, how: RunMethod) -> Scenario {
+    Scenario { how, expect: ExpectedResult::Lacks(why), newer: false }
 }
 
 /// In order of execution; scenarios that remove devices come last.
@@ -139,19 +139,23 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         Connect {
             server: "rdma_xserver -c x",
             client: "rdma_xclient -s 10.77.0.1 -c x",
-            comes: Comes::Endless,
+            comes: ClientStart::Endless,
         },
     ),
-    works(Connect { server: "cmtime", client: "cmtime -c 10 -s 10.77.0.1", comes: Comes::Endless }),
+    works(Connect {
+        server: "cmtime",
+        client: "cmtime -c 10 -s 10.77.0.1",
+        comes: ClientStart::Endless,
+    }),
     works(Connect {
         server: "mckey -m 239.1.1.1 -b 10.77.0.1 -C 3",
         client: "mckey -m 239.1.1.1 -b 10.77.0.1 -s -C 3",
-        comes: Comes::Joined("3333ef010101"),
+        comes: ClientStart::Joined("3333ef010101"),
     }),
     connect("ib_send_bw -R -F -x 1 -n 20 -d rxe0", "ib_send_bw -R -F -x 1 -n 20 -d rxe0 10.77.0.1"),
     // Nobody listens.
-    fails(Connect { server: "", client: "rping -c -C 1 -a 10.77.0.1", comes: Comes::Alone }),
-    fails(Connect { server: "", client: "rping -c -C 1 -a 10.99.0.1", comes: Comes::Alone }),
+    fails(Connect { server: "", client: "rping -c -C 1 -a 10.77.0.1", comes: ClientStart::Alone }),
+    fails(Connect { server: "", client: "rping -c -C 1 -a 10.99.0.1", comes: ClientStart::Alone }),
     works(Program("forks")),
     everywhere(Program("events")),
     works(Program("hotplug")),

@@ -8,7 +8,7 @@ use crate::packages;
 use crate::paths::Paths;
 use crate::process;
 use crate::progress::Progress;
-use room::Room;
+use room::CleanRoom;
 use std::fs::{self, File};
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ pub(super) fn main(release: &str, groups: &[String]) -> crate::Result<ExitCode> 
         progress.step("waiting for another run in this room");
         lock.lock().map_err(fail)?;
     }
-    match Room::make(&paths, &folder, release, &progress) {
+    match CleanRoom::make(&paths, &folder, release, &progress) {
         Ok(room) => {
             progress.clear();
             room.run(groups)

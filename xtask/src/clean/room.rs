@@ -32,14 +32,14 @@ const UNSHARE: [&str; 7] =
 
 /// A room, removed when dropped.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct CleanRoom {
     root: PathBuf,
     /// Packages that apt downloaded earlier.
     archives: PathBuf,
     toolchain: Toolchain,
 }
 
-impl Room {
+impl CleanRoom {
     /// Makes a room in `folder`, which keeps downloads for the next room.
     ///
     /// # Errors
@@ -207,7 +207,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for CleanRoom {
     fn drop(&mut self) {
         remove(&self.root);
     }

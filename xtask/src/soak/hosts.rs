@@ -1,8 +1,8 @@
 //! `cargo xtask soak --hosts`: `random_ops` and `random_all` between two hosts, with successive
 //! seeds and packet impairments. `random_all` kills processes.
 
+use crate::launch::LaunchSettings;
 use crate::namespaces::Namespaces;
-use crate::over::Over;
 use crate::paths::Paths;
 use crate::progress::Progress;
 use crate::scratch::Scratch;
@@ -88,7 +88,7 @@ fn between(
     exe: &Path,
 ) -> crate::Result<crate::process::Job> {
     let [here, there] = [scratch.folder("fabric", 0o700)?, scratch.folder("fabric", 0o700)?];
-    let over = Over::new(&paths.stage(), &paths.target).fabric(&here).wired();
+    let over = LaunchSettings::new(&paths.stage(), &paths.target).fabric(&here).wired();
     Ok(over
         .own_job("ip")
         .args(["netns", "exec", &hosts.names[0], &exe.to_string_lossy()])

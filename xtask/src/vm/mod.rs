@@ -6,7 +6,7 @@ mod machine;
 
 pub use machine::{Machine, Outcome, Request, Stream};
 
-use crate::over::Over;
+use crate::launch::LaunchSettings;
 use crate::paths::Paths;
 use crate::process::Job;
 use crate::progress::Progress;
@@ -114,7 +114,7 @@ fn run(args: &Args) -> crate::Result<Outcome> {
         Some((program, rest)) if args.upstream => Job::new(program).args(rest),
         Some((program, rest)) => {
             stage::ensure(&paths, &progress)?;
-            Over::new(&paths.stage(), &paths.target).job(program).args(rest)
+            LaunchSettings::new(&paths.stage(), &paths.target).job(program).args(rest)
         }
     };
     let machine = match &args.release {

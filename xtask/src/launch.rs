@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// How the library gets under a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum LoadMethod {
     /// By `LD_LIBRARY_PATH`.
     LibraryPath,
     /// By `LD_PRELOAD` of the one file.
@@ -42,11 +42,11 @@ impl DataPath {
 
 /// Everything that makes a command run over Ferroverbs.
 #[derive(Clone, Debug)]
-pub struct Over {
+pub struct LaunchSettings {
     /// Folder of `libibverbs.so.1`.
     lib: PathBuf,
     callers_path: OsString,
-    way: Way,
+    way: LoadMethod,
     fabric: Option<PathBuf>,
     user: Option<User>,
     path: DataPath,
@@ -59,13 +59,13 @@ pub struct Over {
     tree: bool,
 }
 
-impl Over {
+impl LaunchSettings {
     /// The staged tree at `prefix`, the adapter's own choices for everything else.
     pub fn new(prefix: &Path, target: &Path) -> Self {
         Self {
             lib: prefix.join("lib"),
             callers_path: paths::callers_library_path(target),
-            way: Way::LibraryPath,
+            way: LoadMethod::LibraryPath,
             fabric: None,
             user: None,
             path: DataPath::Default,
@@ -94,7 +94,7 @@ impl Over {
     }
 
     /// Chooses how the library gets under programs.
-    pub fn way(mut self, way: Way) -> Self {
+    pub fn way(mut self, way: LoadMethod) -> Self {
         self.way = way;
         self
     }
@@ -185,10 +185,10 @@ impl Over {
             job = job.env("FERROVERBS_LAYERS", "capture").env("FERROVERBS_CAPTURE", settings);
         }
         job = match self.way {
-            Way::LibraryPath => {
+            LoadMethod::LibraryPath => {
                 job.env("LD_LIBRARY_PATH", paths::prepend(&self.lib, &self.callers_path))
             }
-            Way::Preload => job
+            LoadMethod::Preload => job
                 .env("LD_LIBRARY_PATH", &self.callers_path)
                 .env("LD_PRELOAD", self.lib.join("libibverbs.so.1")),
         };
