@@ -274,6 +274,7 @@ const UNSAFE_LAYERS: [(&str, &[&str]); 6] = [
     (
         "tap",
         &[
+            "argument.rs",
             "builder.rs",
             "clock.rs",
             "cm.rs",
@@ -298,10 +299,7 @@ const UNSAFE_LAYERS: [(&str, &[&str]); 6] = [
             "cq.rs",
             "cq_ex.rs",
             "lib.rs",
-            "mr.rs",
             "native.rs",
-            "objects.rs",
-            "others.rs",
             "provider.rs",
             "qp.rs",
             "wr/list.rs",

@@ -210,6 +210,8 @@ fn connected(known: &Arc<CapturedQp>, at: usize) {
 
 struct Capture;
 
+layer_tap::pass_calls_on!(Capture);
+
 impl Watcher for Capture {
     // A request is entered before it is posted. Another thread may poll its completion first, a
     // wire's packets may come first, and the program may change the bytes once the provider has

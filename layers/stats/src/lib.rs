@@ -221,6 +221,8 @@ fn sent(qp: &Qp, post: &Post, error: i32) {
 
 struct Stats;
 
+layer_tap::pass_calls_on!(Stats);
+
 impl Watcher for Stats {
     // A request is entered before it is posted, because another thread may poll its completion
     // first.

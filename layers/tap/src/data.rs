@@ -12,7 +12,8 @@ use abi::{
 
 use crate::control::context;
 use crate::{
-    Call, Completion, Ctx, Elements, Post, QPS, Qp, Queue, Times, Watcher, beneath, by_number, now,
+    Call, Completion, Device, Elements, Post, QPS, Qp, Queue, Times, Watcher, beneath, by_number,
+    now,
 };
 
 /// Requests of one list that are reported. The limit ends the walk of a list that forms a ring.
@@ -338,7 +339,7 @@ unsafe extern "C" fn poll_cq<W: Watcher>(cq: *mut ibv_cq, room: c_int, wc: *mut 
 
 /// Numbers a received message, and reports the completion.
 #[inline]
-pub(crate) fn completed<W: Watcher>(ctx: &Ctx, cq: usize, mut done: Completion, at: u64) {
+pub(crate) fn completed<W: Watcher>(ctx: &Device, cq: usize, mut done: Completion, at: u64) {
     let qp = by_number(ctx.at, done.qp);
     if let Some(qp) = qp
         && done.status == IBV_WC_SUCCESS

@@ -6,6 +6,7 @@
 //! of polling. Objects belong to the provider, so the tap keeps its knowledge in tables beside
 //! them.
 //!
+//! - [`argument`]: arguments and results of calls
 //! - [`table`]: records of objects, by address
 //! - [`spin`]: a lock of a few instructions
 //! - [`life`]: fork and exit of the process
@@ -17,6 +18,7 @@
 //! tests. Threads: any thread of the program. Locks: those of a record, taken in the order of
 //! `life`.
 
+pub mod argument;
 mod builder;
 mod clock;
 mod cm;
@@ -64,6 +66,18 @@ macro_rules! each_builder_pointer {
     )+};
 }
 
+/// Passes on all calls of a watcher that only records them.
+#[macro_export]
+macro_rules! pass_calls_on {
+    ($watcher:ty) => {
+        impl $crate::ObjectCalls for $watcher {}
+        impl $crate::MemoryCalls for $watcher {}
+        impl $crate::CompletionCalls for $watcher {}
+        impl $crate::QueuePairCalls for $watcher {}
+        impl $crate::OtherCalls for $watcher {}
+    };
+}
+
 /// The entry `$name` of the table `$next` of operations beneath a layer: of a context
 /// (`verbs_context_ops`) or of librdmacm (`ferroverbs_cm_calls`). The front-end may replace an
 /// entry at any time, so each call reads its entry.
@@ -91,16 +105,28 @@ use abi::{
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
     ibv_context, ibv_cq_ex, ibv_data_buf, ibv_sge, verbs_context_ops,
 };
+pub use argument::{Arg, Next, Returned};
 pub use clock::now;
 pub use cm::attach_cm;
+pub use control::{CompletionCalls, MemoryCalls, ObjectCalls, OtherCalls, QueuePairCalls};
 pub use layer_records::calls::Call;
 pub use layer_records::names;
 
 use table::Table;
 
-/// A layer to which the tap reports. A shared object has one watcher. No function of a watcher may
-/// wait for another thread of the program.
-pub trait Watcher: 'static {
+/// A layer to which the tap gives each call. A shared object has one watcher. No function of a
+/// watcher may wait for another thread of the program.
+///
+/// A watcher that judges calls implements the functions of the traits of calls: each is called
+/// instead of the provider, and calls the provider by [`Next::call`]. A watcher that records calls
+/// gets their words by [`called`](Self::called).
+pub trait Watcher:
+    ObjectCalls + MemoryCalls + CompletionCalls + QueuePairCalls + OtherCalls + 'static
+{
+    /// Whether the watcher records calls: the tap reads the words of each call and the clock, and
+    /// keeps records of QPs and CQs.
+    const RECORDS: bool = true;
+
     /// Whether the tap calls [`posting`](Self::posting).
     const BEFORE: bool = false;
 
@@ -108,10 +134,12 @@ pub trait Watcher: 'static {
     const ELEMENTS: bool = false;
 
     /// When posting reads the clock.
-    fn post_times() -> PostTimes;
+    fn post_times() -> PostTimes {
+        PostTimes::Never
+    }
 
     /// A call of the control path returned; `Call::args` describes `args`.
-    fn called(call: Call, times: Times, result: u64, error: i32, args: &[u64]);
+    fn called(_call: Call, _times: Times, _result: u64, _error: i32, _args: &[u64]) {}
 
     /// Reports the bytes of the request that this thread posts next. The tap calls it before
     /// [`posting`](Self::posting), while the lists are valid.
@@ -121,10 +149,10 @@ pub trait Watcher: 'static {
     fn posting(_queue: Queue<'_>, _post: &Post) {}
 
     /// Reports a request that was posted, or refused with an errno.
-    fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32);
+    fn posted(_queue: Queue<'_>, _post: &Post, _times: Times, _error: i32) {}
 
     /// Reports a completion that the program polled.
-    fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64);
+    fn completed(_cq: usize, _qp: Option<&Qp>, _done: &Completion, _at: u64) {}
 
     /// Reports a poll that found the CQ empty.
     fn polled_empty(_cq: usize) {}
@@ -318,7 +346,7 @@ impl Post {
 
 /// An open device.
 #[derive(Debug)]
-pub struct Ctx {
+pub struct Device {
     /// Address of the `ibv_context`.
     pub at: usize,
     /// Name of the device.
@@ -326,7 +354,7 @@ pub struct Ctx {
     pub(crate) next: *const verbs_context_ops,
 }
 
-impl Ctx {
+impl Device {
     /// The number by which XRC requests name a shared receive queue (`ibv_get_srq_num(3)`); `None`
     /// for a queue without a number.
     ///
@@ -342,9 +370,9 @@ impl Ctx {
 }
 
 // SAFETY: the table lives as long as the context, and is only read, entry by entry.
-unsafe impl Send for Ctx {}
+unsafe impl Send for Device {}
 // SAFETY: any thread may read the table, because each entry is a word that is read at once.
-unsafe impl Sync for Ctx {}
+unsafe impl Sync for Device {}
 
 /// A queue pair.
 #[derive(Debug)]
@@ -356,7 +384,7 @@ pub struct Qp {
     /// `ibv_qp_type`.
     pub kind: u32,
     /// Device of the QP.
-    pub ctx: Arc<Ctx>,
+    pub ctx: Arc<Device>,
     /// Whether all send requests are signaled (`sq_sig_all`).
     pub sig_all: bool,
     /// QP number of the peer, after the program has set it.
@@ -380,7 +408,7 @@ unsafe impl Send for CqEx {}
 // SAFETY: the copy is never written after its creation.
 unsafe impl Sync for CqEx {}
 
-pub(crate) static CONTEXTS: Table<Ctx> = Table::new();
+pub(crate) static CONTEXTS: Table<Device> = Table::new();
 pub(crate) static QPS: Table<Qp> = Table::new();
 /// The same QPs by context and number.
 pub(crate) static NUMBERS: Table<Qp> = Table::new();
@@ -401,7 +429,7 @@ pub fn by_number(ctx: usize, number: u32) -> Option<&'static Qp> {
 
 /// The open device whose `ibv_context` is at this address.
 #[must_use]
-pub fn device(context: usize) -> Option<&'static Ctx> {
+pub fn device(context: usize) -> Option<&'static Device> {
     CONTEXTS.get(context)
 }
 
@@ -431,14 +459,16 @@ pub unsafe fn attach<W: Watcher>(
     let device =
         unsafe { core::ffi::CStr::from_ptr((&raw const (*(*context).device).name).cast()) };
     let device = device.to_string_lossy().into_owned();
-    CONTEXTS.insert(at, Arc::new(Ctx { at, device, next }));
+    CONTEXTS.insert(at, Arc::new(Device { at, device, next }));
     // SAFETY: `mine` is the chain's table for this layer, writable during `attach`.
     let mine = unsafe { &mut *mine };
     control::fill::<W>(mine);
     qp::fill::<W>(mine);
     data::fill::<W>(mine);
-    let now = now();
-    W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
+    if W::RECORDS {
+        let now = now();
+        W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
+    }
 }
 
 /// Adds the tap's objects that contain locks, for [`life::ProcessHooks`].

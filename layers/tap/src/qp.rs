@@ -14,12 +14,13 @@ use abi::{
     verbs_context_ops,
 };
 
+use crate::argument::{Argument, Next};
 use crate::builder::Builder;
-use crate::control::{context, gid_words, named, report_call, shared};
-use crate::{Call, Ctx, NUMBERS, QPS, Qp, Watcher, beneath, key, now};
+use crate::control::{context, gid_words, named, report_call, shared, start_time};
+use crate::{Call, Device, NUMBERS, QPS, Qp, Watcher, beneath, key, now};
 
 /// Records a new QP. `ops` are the operations with which an extended QP was created.
-unsafe fn remember<W: Watcher>(ctx: Arc<Ctx>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
+unsafe fn remember<W: Watcher>(ctx: Arc<Device>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
     let at = qp.expose_provenance();
     // SAFETY: `qp` was just created.
     let (number, kind) = unsafe { ((*qp).qp_num, (*qp).qp_type) };
@@ -78,9 +79,15 @@ unsafe extern "C" fn create_qp<W: Watcher>(
 ) -> *mut ibv_qp {
     // SAFETY: the caller's PD is live.
     let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let start = now();
+    let Some(device) = context(ctx.at as *mut ibv_context) else { return core::ptr::null_mut() };
+    let start = start_time::<W>();
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next, create_qp)(pd, attr) };
+    let next = Next::new(|| unsafe { beneath!(ctx.next, create_qp)(pd, attr) });
+    // SAFETY: the caller's arguments are valid until this call returns.
+    let qp = unsafe { W::create_qp(device, pd.safe(), attr.safe(), next) }.get();
+    if !W::RECORDS {
+        return qp;
+    }
     // SAFETY: the attributes are the caller's, and the provider filled them in.
     let given = unsafe { &*attr };
     // SAFETY: `qp` is NULL or was just created.
@@ -100,9 +107,15 @@ unsafe extern "C" fn create_qp_ex<W: Watcher>(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let start = now();
+    let Some(device) = context(at) else { return core::ptr::null_mut() };
+    let start = start_time::<W>();
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) };
+    let next = Next::new(|| unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) });
+    // SAFETY: the caller's arguments are valid until this call returns.
+    let qp = unsafe { W::create_qp_ex(device, at.safe(), attr.safe(), next) }.get();
+    if !W::RECORDS {
+        return qp;
+    }
     // SAFETY: `qp` is NULL or was just created.
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
     // SAFETY: the attributes are the caller's, filled in by the provider. Members are read only if
@@ -136,9 +149,15 @@ unsafe extern "C" fn open_qp<W: Watcher>(
     attr: *mut ibv_qp_open_attr,
 ) -> *mut ibv_qp {
     let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let start = now();
+    let Some(device) = context(at) else { return core::ptr::null_mut() };
+    let start = start_time::<W>();
     // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next, open_qp)(at, attr) };
+    let next = Next::new(|| unsafe { beneath!(ctx.next, open_qp)(at, attr) });
+    // SAFETY: the caller's arguments are valid until this call returns.
+    let qp = unsafe { W::open_qp(device, at.safe(), attr.safe(), next) }.get();
+    if !W::RECORDS {
+        return qp;
+    }
     // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
     let args = unsafe {
         [
@@ -165,6 +184,12 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
     // SAFETY: the caller's QP is live.
     let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
     let Some(ctx) = context(at) else { return libc::EINVAL };
+    // SAFETY: the caller's arguments, passed on.
+    let next = Next::new(|| unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) });
+    if !W::RECORDS {
+        // SAFETY: the caller's arguments are valid until this call returns.
+        return unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
+    }
     // SAFETY: the caller passes a complete structure, whichever members the mask names.
     let given = unsafe { &*attr };
     let bits = mask.cast_unsigned();
@@ -183,8 +208,8 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
     // SAFETY: the QP is live, and was created with the builder's operations.
     let before = builder.map(|builder| unsafe { builder.look(qp.cast()) });
     let start = now();
-    // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) };
+    // SAFETY: the caller's arguments are valid until this call returns.
+    let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
     if let (0, Some(known)) = (result, &known) {
         if bits & IBV_QP_STATE != 0 {
             known.state.store(given.qp_state, Ordering::Relaxed);
@@ -270,11 +295,15 @@ unsafe extern "C" fn query_qp<W: Watcher>(
     // SAFETY: the caller's QP is live.
     let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
     let Some(ctx) = context(at) else { return libc::EINVAL };
-    let start = now();
+    let start = start_time::<W>();
     // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next, query_qp)(qp, attr, mask, init) };
-    let mask = u64::from(mask.cast_unsigned());
-    report_call::<W>(Call::query_qp, start, result, &[number.into(), mask]);
+    let next = Next::new(|| unsafe { beneath!(ctx.next, query_qp)(qp, attr, mask, init) });
+    // SAFETY: the caller's arguments are valid until this call returns.
+    let result = unsafe { W::query_qp(ctx, qp.safe(), attr.safe(), mask, init.safe(), next) }.get();
+    if W::RECORDS {
+        let mask = u64::from(mask.cast_unsigned());
+        report_call::<W>(Call::query_qp, start, result, &[number.into(), mask]);
+    }
     result
 }
 
@@ -289,9 +318,11 @@ unsafe extern "C" fn destroy_qp<W: Watcher>(qp: *mut ibv_qp) -> c_int {
         QPS.remove(known.at);
         NUMBERS.remove(key(known.ctx.at, known.number));
     }
-    let start = now();
+    let start = start_time::<W>();
     // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next, destroy_qp)(qp) };
+    let next = Next::new(|| unsafe { beneath!(ctx.next, destroy_qp)(qp) });
+    // SAFETY: the caller's QP is live until the provider destroys it.
+    let result = unsafe { W::destroy_qp(ctx, qp.safe(), next) }.get();
     if let Some(known) = known {
         if result == 0 {
             W::qp_destroyed(&known);
@@ -300,7 +331,9 @@ unsafe extern "C" fn destroy_qp<W: Watcher>(qp: *mut ibv_qp) -> c_int {
             NUMBERS.insert(key(known.ctx.at, known.number), known);
         }
     }
-    report_call::<W>(Call::destroy_qp, start, result, &[number.into()]);
+    if W::RECORDS {
+        report_call::<W>(Call::destroy_qp, start, result, &[number.into()]);
+    }
     result
 }
 

@@ -82,6 +82,8 @@ static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 
 struct Trace;
 
+layer_tap::pass_calls_on!(Trace);
+
 impl Watcher for Trace {
     #[inline(always)]
     fn post_times() -> PostTimes {

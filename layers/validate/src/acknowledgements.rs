@@ -3,9 +3,10 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use layer_tap::argument::AcknowledgedEvents;
+
 use crate::checks::events::{self, Unacknowledged};
 use crate::patience::persists;
-use crate::provider::AcknowledgedEvents;
 use crate::report::{report, wanted};
 use crate::state::Cq;
 
@@ -15,7 +16,7 @@ pub(crate) fn waits(
     call: &str,
     object: &str,
     got: &AtomicU32,
-    acked: AcknowledgedEvents,
+    acked: AcknowledgedEvents<'_>,
 ) {
     if !wanted(events.id()) {
         return;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use abi::ibv_pd;
+use layer_tap::Arg;
 
 use crate::checks::objects;
 use crate::report::report;
@@ -17,9 +18,9 @@ pub(crate) fn check(call: &str, ctx: usize, kind: &'static str, at: usize, of: O
 }
 
 /// OB-01: reports a destroyed PD, as long as its memory is readable.
-pub(crate) fn live_pd(call: &str, pd: *mut ibv_pd) {
-    if PDS.get(pd as usize).is_none() {
-        check(call, 0, "pd", pd as usize, None);
+pub(crate) fn live_pd(call: &str, pd: Arg<'_, ibv_pd>) {
+    if PDS.get(pd.at()).is_none() {
+        check(call, 0, "pd", pd.at(), None);
     }
 }
 

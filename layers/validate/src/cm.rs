@@ -380,7 +380,9 @@ unsafe fn check_connection(
     if id.qp.is_null() && param.is_none_or(|param| param.qp_num == 0) {
         found.push(connections::no_queue_pair());
     }
-    if let (Some(param), Some(device)) = (param, context(id.verbs).and_then(|ctx| ctx.device)) {
+    if let (Some(param), Some(device)) =
+        (param, context(id.verbs as usize).and_then(|ctx| ctx.device))
+    {
         let (granted, wanted) = (param.responder_resources, param.initiator_depth);
         let (most_granted, most_wanted) = (device.max_qp_rd_atom, device.max_qp_init_rd_atom);
         let all = "RDMA_MAX_RESP_RES";

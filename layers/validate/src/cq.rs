@@ -6,13 +6,13 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_CREATE_CQ_ATTR_SINGLE_THREADED,
-    IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR,
-    IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_wc,
+    IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL,
+    IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
 };
-use layer_tap::beneath;
+use layer_tap::argument::ChannelParts;
 use layer_tap::spin::Spin;
+use layer_tap::{Arg, CompletionCalls, Device, Next, Returned, beneath};
 
 use crate::acknowledgements;
 use crate::advice;
@@ -26,38 +26,32 @@ use crate::completions::completed;
 use crate::cq_ex;
 use crate::iterator::Extended;
 use crate::poison;
-use crate::provider::AcknowledgedEvents;
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
-use crate::state::{CQS, Cq, Ctx, PDS, QPS, SRQS, context, gone, shared};
+use crate::state::{CQS, Cq, PDS, QPS, SRQS, context, gone, shared};
 use crate::threads::enter;
 use crate::waits;
+use crate::watcher::Validate;
 
 /// Records a new CQ.
-///
-/// # Safety
-/// The provider just created `cq`; `channel` is NULL or live.
-unsafe fn remember(
-    ctx: Arc<Ctx>,
-    cq: *mut ibv_cq,
-    channel: *const ibv_comp_channel,
+fn remember(
+    device: &Device,
+    cq: Arg<'_, ibv_cq>,
+    channel: Option<ChannelParts>,
     single: bool,
     extended: Option<Extended>,
 ) {
-    let at = cq.expose_provenance();
-    // SAFETY: the provider has just created the CQ.
-    let cqe = unsafe { (*cq).cqe };
+    let Some(ctx) = shared(device.at) else { return };
     let known = Cq {
-        at,
+        at: cq.at(),
         ctx,
-        cqe: AtomicU32::new(u32::try_from(cqe).unwrap_or(u32::MAX)),
+        cqe: AtomicU32::new(u32::try_from(cq.entries()).unwrap_or(u32::MAX)),
         single,
         user: AtomicU32::new(0),
         qps: Spin::new(Vec::new()),
         got: AtomicU32::new(0),
-        // SAFETY: per the caller.
-        channel: unsafe { channel.as_ref() }.map(|channel| channels::join(channel.fd)),
+        channel: channel.map(|channel| channels::join(channel.fd)),
         arms: AtomicU32::new(0),
         solicited: AtomicBool::new(false),
         armed_again: AtomicBool::new(false),
@@ -65,240 +59,229 @@ unsafe fn remember(
         extended,
         made: stack::here(),
     };
-    CQS.insert(at, Arc::new(known));
+    CQS.insert(cq.at(), Arc::new(known));
 }
 
-pub(crate) unsafe extern "C" fn create_cq(
-    at: *mut ibv_context,
-    cqe: c_int,
-    channel: *mut ibv_comp_channel,
-    vector: c_int,
-) -> *mut ibv_cq {
-    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_create_cq");
-    // SAFETY: the caller's arguments, passed on.
-    let cq = unsafe { beneath!(ctx.next(), create_cq)(at, cqe, channel, vector) };
-    if cq.is_null() {
-        let asked = WantedCq {
-            cqe: cqe.into(),
-            comp_vector: vector.into(),
-            // SAFETY: the channel is NULL or live.
-            foreign_channel: unsafe { is_foreign(channel, at) },
-            extended: None,
-        };
-        watch.failed(&ctx, &Subject::none(Id::Cq14), |facts, errno| {
-            queues::create_cq(facts, &asked, errno)
-        });
-    } else {
-        // SAFETY: the provider has just created the CQ, with this channel.
-        unsafe { remember(ctx, cq, channel, false, None) };
-    }
-    cq
+/// Whether a channel belongs to another context.
+fn is_foreign(device: &Device, channel: Option<ChannelParts>) -> bool {
+    channel.is_some_and(|channel| channel.context != device.at)
 }
 
-/// Whether a channel belongs to another context than `at`.
-///
-/// # Safety
-/// `channel` is NULL or live.
-unsafe fn is_foreign(channel: *const ibv_comp_channel, at: *const ibv_context) -> bool {
-    // SAFETY: per the caller.
-    unsafe { channel.as_ref() }.is_some_and(|channel| !core::ptr::eq(channel.context, at))
-}
-
-pub(crate) unsafe extern "C" fn create_cq_ex(
-    at: *mut ibv_context,
-    attr: *mut ibv_cq_init_attr_ex,
-) -> *mut ibv_cq_ex {
-    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    // SAFETY: the front-end has read the first members. The others are read only if the mask names
-    // them.
-    let single = unsafe {
-        let mask = (*attr).comp_mask;
-        let flags = mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0
-            && (*attr).flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0;
-        let domain = mask & IBV_CQ_INIT_ATTR_MASK_PD != 0
-            && PDS.get((*attr).parent_domain as usize).is_some_and(|pd| pd.single);
-        flags || domain
+/// The arguments of an extended CQ. Members that the mask does not name are zero.
+fn wanted_cq(
+    device: &Device,
+    attr: &ibv_cq_init_attr_ex,
+    channel: Option<ChannelParts>,
+) -> WantedCq {
+    let domain = PDS.get(attr.parent_domain as usize);
+    let extended = WantedCqEx {
+        wc_flags: attr.wc_flags,
+        comp_mask: attr.comp_mask,
+        flags: attr.flags,
+        parent_is_good: domain.is_some_and(|pd| pd.root != pd.at),
     };
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_create_cq_ex");
-    // SAFETY: as above.
-    let cq = unsafe { beneath!(ctx.next(), create_cq_ex)(at, attr) };
-    if cq.is_null() {
-        // SAFETY: as before the call.
-        let asked = unsafe { asked_for(at, attr) };
-        watch.failed(&ctx, &Subject::none(Id::Cq14), |facts, errno| {
-            queues::create_cq(facts, &asked, errno)
-        });
-    } else {
-        // SAFETY: the provider has just created the CQ, and no other thread has its address.
-        let extended = unsafe { cq_ex::replace(cq) };
-        // SAFETY: the provider has just created the CQ, with these attributes.
-        unsafe { remember(ctx, cq.cast(), (*attr).channel, single, Some(extended)) };
+    WantedCq {
+        cqe: attr.cqe.into(),
+        comp_vector: attr.comp_vector.into(),
+        foreign_channel: is_foreign(device, channel),
+        extended: Some(extended),
     }
-    cq
 }
 
-/// The arguments of an extended CQ.
-///
-/// # Safety
-/// Members that the mask names are readable; the channel is NULL or live.
-unsafe fn asked_for(at: *const ibv_context, attr: *const ibv_cq_init_attr_ex) -> WantedCq {
-    // SAFETY: per the caller; the other members are in every form of the structure.
-    unsafe {
-        let comp_mask = (*attr).comp_mask;
-        let flags = match comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS {
-            0 => 0,
-            _ => (*attr).flags,
-        };
-        let parent_is_good = comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0
-            && PDS.get((*attr).parent_domain as usize).is_some_and(|pd| pd.root != pd.at);
-        let wc_flags = (*attr).wc_flags;
-        WantedCq {
-            cqe: (*attr).cqe.into(),
-            comp_vector: (*attr).comp_vector.into(),
-            foreign_channel: is_foreign((*attr).channel, at),
-            extended: Some(WantedCqEx { wc_flags, comp_mask, flags, parent_is_good }),
+impl CompletionCalls for Validate {
+    fn create_cq<F: FnOnce() -> *mut ibv_cq>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        cqe: c_int,
+        channel: Arg<'_, ibv_comp_channel>,
+        vector: c_int,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_cq> {
+        let watch = WatchedCall::begin("ibv_create_cq");
+        let made = next.call();
+        if let Some(cq) = made.object() {
+            remember(device, cq, channel.parts(), false, None);
+        } else if let Some(ctx) = context(device.at) {
+            let asked = WantedCq {
+                cqe: cqe.into(),
+                comp_vector: vector.into(),
+                foreign_channel: is_foreign(device, channel.parts()),
+                extended: None,
+            };
+            watch.failed(ctx, &Subject::none(Id::Cq14), |facts, errno| {
+                queues::create_cq(facts, &asked, errno)
+            });
         }
+        made
     }
-}
 
-pub(crate) unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    // SAFETY: the caller's CQ is live.
-    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_resize_cq");
-    // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next(), resize_cq)(cq, cqe) };
-    if result != 0 {
-        let waiting = ctx.provider.waiting(cq.expose_provenance()).map(i64::from);
-        let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq as usize));
-        watch.refused(ctx, result, &about, |facts| queues::resize_cq(facts, cqe.into(), waiting));
+    fn create_cq_ex<F: FnOnce() -> *mut ibv_cq_ex>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        attr: Arg<'_, ibv_cq_init_attr_ex>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_cq_ex> {
+        let Some(given) = attr.read_named() else { return next.call() };
+        let watch = WatchedCall::begin("ibv_create_cq_ex");
+        let made = next.call();
+        if let Some(cq) = made.object() {
+            let domain = PDS.get(given.parent_domain as usize);
+            let single = given.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
+                || domain.is_some_and(|pd| pd.single);
+            // SAFETY: the provider has just created the CQ, and no other thread has its address.
+            let extended = unsafe { cq_ex::replace(cq.as_ptr()) };
+            remember(device, cq.plain(), attr.channel(), single, Some(extended));
+        } else if let Some(ctx) = context(device.at) {
+            let asked = wanted_cq(device, &given, attr.channel());
+            watch.failed(ctx, &Subject::none(Id::Cq14), |facts, errno| {
+                queues::create_cq(facts, &asked, errno)
+            });
+        }
+        made
     }
-    if let (0, Some(known)) = (result, CQS.get(cq as usize)) {
-        // SAFETY: the CQ is live.
-        let now = unsafe { (*cq).cqe }.max(cqe);
-        known.cqe.store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
-    }
-    result
-}
 
-pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's CQ is live.
-    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
-    let known = CQS.get(cq as usize);
-    if let Some(known) = known {
-        advice::armed(known);
-        known.arm(solicited_only != 0);
+    fn resize_cq<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        cq: Arg<'_, ibv_cq>,
+        cqe: c_int,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let watch = WatchedCall::begin("ibv_resize_cq");
+        let result = next.call();
+        if result.get() == 0 {
+            if let Some(known) = CQS.get(cq.at()) {
+                let now = cq.entries().max(cqe);
+                known.cqe.store(u32::try_from(now).unwrap_or(u32::MAX), Ordering::Relaxed);
+            }
+        } else if let Some(ctx) = context(device.at) {
+            let waiting = ctx.provider.waiting(cq.at()).map(i64::from);
+            let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq.at()));
+            watch.refused(ctx, result.get(), &about, |facts| {
+                queues::resize_cq(facts, cqe.into(), waiting)
+            });
+        }
+        result
     }
-    let watch = WatchedCall::begin("ibv_req_notify_cq");
-    // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next(), req_notify_cq)(cq, solicited_only) };
-    if result != 0 {
+
+    fn req_notify_cq<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        cq: Arg<'_, ibv_cq>,
+        solicited_only: c_int,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let known = CQS.get(cq.at());
         if let Some(known) = known {
+            advice::armed(known);
+            known.arm(solicited_only != 0);
+        }
+        let watch = WatchedCall::begin("ibv_req_notify_cq");
+        let result = next.call();
+        if result.get() != 0 {
+            if let Some(known) = known {
+                known.disarm();
+            }
+            if let Some(ctx) = context(device.at) {
+                let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq.at()));
+                watch.refused(ctx, result.get(), &about, |_| {
+                    queues::req_notify_cq(cq.has_channel(), solicited_only)
+                });
+            }
+        }
+        result
+    }
+
+    fn destroy_cq<F: FnOnce() -> c_int>(
+        _device: &'static Device,
+        cq: Arg<'_, ibv_cq>,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        const CALL: &str = "ibv_destroy_cq";
+        let at = cq.at();
+        let known = CQS.share(at);
+        if let Some(known) = &known {
+            let acked = cq.acknowledged_completions();
+            acknowledgements::check(CALL, known, acked.read());
+            // Only a CQ without users can be destroyed, and waits.
+            if known.qps.lock().is_empty() {
+                let name = known.name();
+                let events = Unacknowledged::Completion;
+                acknowledgements::waits(events, CALL, &name, &known.got, acked);
+                let (events, acked) =
+                    (Unacknowledged::Asynchronous, cq.acknowledged_asynchronous());
+                acknowledgements::waits(events, CALL, &name, &known.async_got, acked);
+            }
+        }
+        waits::leaves(at);
+        let result = next.call();
+        match known {
+            Some(known) if result.get() != 0 => {
+                let users = known.qps.lock().clone();
+                still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
+                CQS.insert(at, known);
+            }
+            known => {
+                if let Some(known) = known {
+                    known.leave_channel();
+                }
+                gone("cq", at);
+            }
+        }
+        result
+    }
+
+    fn cq_event<F: FnOnce()>(
+        _device: &'static Device,
+        cq: Arg<'_, ibv_cq>,
+        next: Next<F>,
+    ) -> Returned<()> {
+        if let Some(known) = CQS.get(cq.at()) {
+            let acked = cq.acknowledged_completions().read();
+            acknowledgements::check("ibv_get_cq_event", known, acked);
+            known.got.fetch_add(1, Ordering::Relaxed);
+            advice::woken(known);
             known.disarm();
         }
-        // SAFETY: the CQ is live, and its channel is NULL or live.
-        let has_channel = unsafe { !(*cq).channel.is_null() };
-        let about = Subject::object(Id::Cq14, format!("cq {:#x}", cq as usize));
-        watch.refused(ctx, result, &about, |_| queues::req_notify_cq(has_channel, solicited_only));
+        next.call()
     }
-    result
-}
 
-pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
-    const CALL: &str = "ibv_destroy_cq";
-    // SAFETY: the caller's CQ is live.
-    let Some(ctx) = context(unsafe { (*cq).context }) else { return libc::EINVAL };
-    let at = cq as usize;
-    let known = CQS.share(at);
-    if let Some(known) = &known {
-        // SAFETY: both counts belong to the live CQ.
-        let (acked, async_acked) = unsafe {
-            (
-                AcknowledgedEvents::new(&raw const (*cq).comp_events_completed),
-                AcknowledgedEvents::new(&raw const (*cq).async_events_completed),
-            )
-        };
-        acknowledgements::check(CALL, known, acked.read());
-        // Only a CQ without users can be destroyed, and waits.
-        if known.qps.lock().is_empty() {
-            let name = known.name();
-            let events = Unacknowledged::Completion;
-            acknowledgements::waits(events, CALL, &name, &known.got, acked);
-            let events = Unacknowledged::Asynchronous;
-            acknowledgements::waits(events, CALL, &name, &known.async_got, async_acked);
-        }
-    }
-    waits::leaves(at);
-    // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next(), destroy_cq)(cq) };
-    match known {
-        Some(known) if result != 0 => {
-            let users = known.qps.lock().clone();
-            still_used(CALL, "cq", at, &users.iter().collect::<Vec<_>>());
-            CQS.insert(at, known);
-        }
-        known => {
-            if let Some(known) = known {
-                known.leave_channel();
-            }
-            gone("cq", at);
-        }
-    }
-    result
-}
-
-pub(crate) unsafe extern "C" fn cq_event(cq: *mut ibv_cq) {
-    // SAFETY: the CQ is live, since its event is not acknowledged.
-    let Some(ctx) = context(unsafe { (*cq).context }) else { return };
-    if let Some(known) = CQS.get(cq as usize) {
-        // SAFETY: the CQ is live while its event is not acknowledged.
-        let acked = unsafe { (*cq).comp_events_completed };
-        acknowledgements::check("ibv_get_cq_event", known, acked);
-        known.got.fetch_add(1, Ordering::Relaxed);
-        advice::woken(known);
-        known.disarm();
-    }
-    // SAFETY: the front-end's argument, passed on.
-    unsafe { beneath!(ctx.next(), cq_event)(cq) };
-}
-
-pub(crate) unsafe extern "C" fn async_event(at: *mut ibv_context, event: *mut ibv_async_event) {
-    let Some(ctx) = context(at) else { return };
-    // SAFETY: the front-end has filled in the event, whose type selects the valid view.
-    let (kind, object) = unsafe { ((*event).event_type, (*event).element.cq as usize) };
-    match kind {
-        IBV_EVENT_CQ_ERR => {
-            if let Some(cq) = CQS.get(object) {
-                cq.async_got.fetch_add(1, Ordering::Relaxed);
-                let found = events::overrun(cq.cqe.load(Ordering::Relaxed), cq.made);
-                report("ibv_get_async_event", || cq.name(), [found], None);
-            }
-        }
-        IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
-            if let Some(srq) = SRQS.get(object) {
-                srq.async_got.fetch_add(1, Ordering::Relaxed);
-                if kind == IBV_EVENT_SRQ_LIMIT_REACHED {
-                    srq.limit_passed.store(true, Ordering::Relaxed);
+    fn async_event<F: FnOnce()>(
+        _device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        event: Arg<'_, ibv_async_event>,
+        next: Next<F>,
+    ) -> Returned<()> {
+        let (kind, object) = event.type_and_object();
+        match kind {
+            IBV_EVENT_CQ_ERR => {
+                if let Some(cq) = CQS.get(object) {
+                    cq.async_got.fetch_add(1, Ordering::Relaxed);
+                    let found = events::overrun(cq.cqe.load(Ordering::Relaxed), cq.made);
+                    report("ibv_get_async_event", || cq.name(), [found], None);
                 }
             }
-        }
-        IBV_EVENT_QP_FATAL..=7 | IBV_EVENT_QP_LAST_WQE_REACHED => {
-            if let Some(qp) = QPS.get(object) {
-                qp.async_got.fetch_add(1, Ordering::Relaxed);
+            IBV_EVENT_SRQ_ERR | IBV_EVENT_SRQ_LIMIT_REACHED => {
+                if let Some(srq) = SRQS.get(object) {
+                    srq.async_got.fetch_add(1, Ordering::Relaxed);
+                    if kind == IBV_EVENT_SRQ_LIMIT_REACHED {
+                        srq.limit_passed.store(true, Ordering::Relaxed);
+                    }
+                }
             }
+            IBV_EVENT_QP_FATAL..=7 | IBV_EVENT_QP_LAST_WQE_REACHED => {
+                if let Some(qp) = QPS.get(object) {
+                    qp.async_got.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            _ => {}
         }
-        _ => {}
+        next.call()
     }
-    // SAFETY: the front-end's arguments, passed on.
-    unsafe { beneath!(ctx.next(), async_event)(at, event) };
 }
 
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
     let Some(known) = CQS.get(cq as usize) else {
         // SAFETY: the caller's CQ is live.
-        let Some(ctx) = context(unsafe { (*cq).context }) else { return -1 };
+        let Some(ctx) = context(unsafe { (*cq).context } as usize) else { return -1 };
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx.next(), poll_cq)(cq, room, wc) };
     };

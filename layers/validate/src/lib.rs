@@ -42,6 +42,7 @@ mod stack;
 mod state;
 mod threads;
 mod waits;
+mod watcher;
 mod wr;
 
 use core::ffi::{CStr, c_char, c_int};
@@ -57,6 +58,7 @@ use provider::Provider;
 
 use checks::refused_call::RefusedCall;
 use state::{AHS, CONTEXTS, CQS, Ctx, PDS, QPS, SRQS};
+use watcher::Validate;
 
 /// The symbol by which the front-end finds the layer.
 #[unsafe(no_mangle)]
@@ -136,8 +138,10 @@ unsafe extern "C" fn attach(
     let max_message = longest.unwrap_or(u64::MAX);
     let at = context as usize;
     CONTEXTS.insert(at, Arc::new(Ctx { at, provider, device, ports, max_message }));
+    // SAFETY: the arguments are the front-end's, as the interface describes them.
+    unsafe { layer_tap::attach::<Validate>(context, next, mine) };
     // SAFETY: `mine` is the chain's table for this layer.
-    fill(unsafe { &mut *mine });
+    fill_data_path(unsafe { &mut *mine });
     0
 }
 
@@ -157,97 +161,12 @@ fn begin() {
     }
 }
 
-fn fill(mine: &mut verbs_context_ops) {
-    macro_rules! put {
-        ($($name:ident = $function:path;)+) => {
-            $(mine.$name = Some($function);)+
-        };
-    }
-    put! {
-        advise_mr = mr::advise_mr;
-        alloc_dm = others::alloc_dm;
-        alloc_mw = mr::alloc_mw;
-        alloc_null_mr = mr::alloc_null_mr;
-        alloc_parent_domain = objects::alloc_parent_domain;
-        alloc_pd = objects::alloc_pd;
-        alloc_td = others::alloc_td;
-        async_event = cq::async_event;
-        attach_counters_point_flow = others::attach_counters_point_flow;
-        attach_mcast = qp::attach_mcast;
-        bind_mw = mr::bind_mw;
-        close_xrcd = others::close_xrcd;
-        cq_event = cq::cq_event;
-        create_ah = objects::create_ah;
-        create_comp_cntr = others::create_comp_cntr;
-        create_counters = others::create_counters;
-        create_cq = cq::create_cq;
-        create_cq_ex = cq::create_cq_ex;
-        create_flow = others::create_flow;
-        create_flow_action_esp = others::create_flow_action_esp;
-        create_qp = qp::create_qp;
-        create_qp_ex = qp::create_qp_ex;
-        create_rwq_ind_table = others::create_rwq_ind_table;
-        create_srq = objects::create_srq;
-        create_srq_ex = objects::create_srq_ex;
-        create_wq = others::create_wq;
-        dealloc_mw = mr::dealloc_mw;
-        dealloc_pd = objects::dealloc_pd;
-        dealloc_td = others::dealloc_td;
-        dereg_mr = mr::dereg_mr;
-        destroy_ah = objects::destroy_ah;
-        destroy_comp_cntr = others::destroy_comp_cntr;
-        destroy_counters = others::destroy_counters;
-        destroy_cq = cq::destroy_cq;
-        destroy_flow_action = others::destroy_flow_action;
-        destroy_qp = qp::destroy_qp;
-        destroy_rwq_ind_table = others::destroy_rwq_ind_table;
-        destroy_srq = objects::destroy_srq;
-        destroy_wq = others::destroy_wq;
-        detach_mcast = qp::detach_mcast;
-        free_context = objects::free_context;
-        free_dm = others::free_dm;
-        import_dm = others::import_dm;
-        import_mr = mr::import_mr;
-        import_pd = others::import_pd;
-        inc_comp_cntr = others::inc_comp_cntr;
-        inc_err_comp_cntr = others::inc_err_comp_cntr;
-        modify_cq = others::modify_cq;
-        modify_flow_action_esp = others::modify_flow_action_esp;
-        modify_qp = qp::modify_qp;
-        modify_qp_rate_limit = others::modify_qp_rate_limit;
-        modify_srq = objects::modify_srq;
-        modify_wq = others::modify_wq;
-        open_qp = others::open_qp;
-        open_xrcd = others::open_xrcd;
-        poll_cq = cq::poll_cq;
-        post_recv = ferroverbs_validate_entry_post_recv;
-        post_send = ferroverbs_validate_entry_post_send;
-        post_srq_ops = others::post_srq_ops;
-        post_srq_recv = ferroverbs_validate_entry_post_srq_recv;
-        qp_attach_comp_cntr = others::qp_attach_comp_cntr;
-        query_comp_cntr_caps = others::query_comp_cntr_caps;
-        query_device_ex = others::query_device_ex;
-        query_ece = others::query_ece;
-        query_port = others::query_port;
-        query_port_speed = others::query_port_speed;
-        query_qp = others::query_qp;
-        query_rt_values = others::query_rt_values;
-        query_srq = others::query_srq;
-        read_comp_cntr = others::read_comp_cntr;
-        read_counters = others::read_counters;
-        read_err_comp_cntr = others::read_err_comp_cntr;
-        reg_dm_mr = mr::reg_dm_mr;
-        reg_dmabuf_mr = mr::reg_dmabuf_mr;
-        reg_mr = mr::reg_mr;
-        reg_mr_ex = mr::reg_mr_ex;
-        req_notify_cq = cq::req_notify_cq;
-        rereg_mr = mr::rereg_mr;
-        resize_cq = cq::resize_cq;
-        set_comp_cntr = others::set_comp_cntr;
-        set_ece = others::set_ece;
-        set_err_comp_cntr = others::set_err_comp_cntr;
-        unimport_mr = mr::unimport_mr;
-    }
+/// Installs the functions of the data path.
+fn fill_data_path(mine: &mut verbs_context_ops) {
+    mine.poll_cq = Some(cq::poll_cq);
+    mine.post_recv = Some(ferroverbs_validate_entry_post_recv);
+    mine.post_send = Some(ferroverbs_validate_entry_post_send);
+    mine.post_srq_recv = Some(ferroverbs_validate_entry_post_srq_recv);
 }
 
 fn objects(all: &mut life::LockedObjects) {
@@ -259,7 +178,7 @@ fn objects(all: &mut life::LockedObjects) {
 fn hold() -> Vec<Guard> {
     advice::forks();
     let [changing, channels] = channels::hold();
-    vec![
+    let mut all = vec![
         cm::hold(),
         changing,
         channels,
@@ -273,7 +192,9 @@ fn hold() -> Vec<Guard> {
         state::hold_destroyed(),
         overlap::hold(),
         report::hold(),
-    ]
+    ];
+    all.extend(layer_tap::hold());
+    all
 }
 
 /// Runs when the process exits by itself.

@@ -55,6 +55,12 @@ pub(crate) fn blocks(fd: c_int) -> bool {
     flags >= 0 && flags & libc::O_NONBLOCK == 0
 }
 
+/// Whether the number is an open descriptor.
+pub(crate) fn is_open(fd: c_int) -> bool {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
+}
+
 /// Waits for input or an error of a descriptor, at most `milliseconds`. Returns the events of
 /// poll(2); 0 after the time.
 ///

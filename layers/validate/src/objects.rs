@@ -1,13 +1,16 @@
 //! OB-02, MR-13: domains, address handles and shared receive queues, and the objects that are left
 //! when a device is closed.
+//!
+//! Map of this file: `explain`; the calls of the tap; the users of a PD; the objects that are left;
+//! helpers of address handles and SRQs.
 
 use core::ffi::c_int;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_SRQT_TM, ibv_ah, ibv_ah_attr,
-    ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
+    IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQT_BASIC, IBV_SRQT_TM, ibv_ah, ibv_ah_attr, ibv_context,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr,
     ibv_srq_init_attr_ex,
 };
 
@@ -19,7 +22,6 @@ use crate::checks::pairs::{self, Address};
 use crate::checks::queues::{self, WantedSrq, WantedSrqEx};
 use crate::checks::{Id, element, objects, others};
 use crate::flights;
-use crate::provider::AcknowledgedEvents;
 use crate::refusal::{Subject, WatchedCall};
 use crate::regions;
 use crate::report::report;
@@ -27,71 +29,267 @@ use crate::stack;
 use crate::state::{
     AHS, Ah, CONTEXTS, CQS, Ctx, PDS, Pd, QPS, SRQS, Srq, context, gone, root_of, shared,
 };
-use layer_tap::beneath;
 use layer_tap::spin::Spin;
+use layer_tap::{Arg, Device, Next, ObjectCalls, Returned};
 
-pub(crate) unsafe extern "C" fn alloc_pd(at: *mut ibv_context) -> *mut ibv_pd {
-    let Some(ctx) = context(at) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_alloc_pd");
-    // SAFETY: the caller's argument, passed on.
-    let pd = unsafe { beneath!(ctx.next(), alloc_pd)(at) };
-    if pd.is_null() {
-        watch.failed(ctx, &Subject::none(Id::Ob09), others::alloc_pd);
-    } else {
-        let at = pd as usize;
-        let made = stack::here();
-        PDS.insert(at, Arc::new(Pd { at, ctx: ctx.at, root: at, single: false, made }));
+use crate::checks::given::{Facts, Judged};
+use crate::watcher::Validate;
+
+/// Explains a call that made no object.
+#[cold]
+fn explain(
+    device: &Device,
+    watch: &WatchedCall,
+    id: Id,
+    judge: impl FnOnce(&Facts<'_>, c_int) -> Judged,
+) {
+    if let Some(ctx) = context(device.at) {
+        watch.failed(ctx, &Subject::none(id), judge);
     }
-    pd
 }
 
-pub(crate) unsafe extern "C" fn alloc_parent_domain(
-    at: *mut ibv_context,
-    attr: *mut ibv_parent_domain_init_attr,
-) -> *mut ibv_pd {
-    let Some(ctx) = context(at) else { return core::ptr::null_mut() };
-    // SAFETY: the caller's attributes are readable.
-    let given = unsafe { attr.as_ref() }.map(|attr| (attr.pd as usize, !attr.td.is_null()));
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_alloc_parent_domain");
-    // SAFETY: as above.
-    let pd = unsafe { beneath!(ctx.next(), alloc_parent_domain)(at, attr) };
-    if pd.is_null() {
-        // SAFETY: the caller's attributes are readable.
-        let mask = unsafe { attr.as_ref() }.map_or(0, |attr| attr.comp_mask);
-        let has_pd = given.is_some_and(|(parent, _)| parent != 0);
-        watch.failed(ctx, &Subject::none(Id::Ob09), |_, _| {
-            others::alloc_parent_domain(mask, has_pd)
-        });
+impl ObjectCalls for Validate {
+    fn alloc_pd<F: FnOnce() -> *mut ibv_pd>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_pd> {
+        let watch = WatchedCall::begin("ibv_alloc_pd");
+        let made = next.call();
+        match made.object() {
+            None => explain(device, &watch, Id::Ob09, others::alloc_pd),
+            Some(pd) => {
+                let (at, made) = (pd.at(), stack::here());
+                PDS.insert(at, Arc::new(Pd { at, ctx: device.at, root: at, single: false, made }));
+            }
+        }
+        made
     }
-    if let (false, Some((parent, single))) = (pd.is_null(), given) {
-        let at = pd as usize;
-        let made = stack::here();
-        PDS.insert(at, Arc::new(Pd { at, ctx: ctx.at, root: root_of(parent), single, made }));
-    }
-    pd
-}
 
-pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's PD is live.
-    let Some(ctx) = context(unsafe { (*pd).context }) else { return libc::EINVAL };
-    let at = pd as usize;
-    let known = PDS.share(at);
-    // The record is removed before the call, because another thread may get the address at once.
-    PDS.remove(at);
-    // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next(), dealloc_pd)(pd) };
-    if result == 0 {
-        gone("pd", at);
-        return result;
+    fn alloc_parent_domain<F: FnOnce() -> *mut ibv_pd>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        attr: Arg<'_, ibv_parent_domain_init_attr>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_pd> {
+        let watch = WatchedCall::begin("ibv_alloc_parent_domain");
+        let given = attr.read();
+        let parent = given.map_or(0, |attr| attr.pd as usize);
+        let made = next.call();
+        match made.object() {
+            None => {
+                let mask = given.map_or(0, |attr| attr.comp_mask);
+                explain(device, &watch, Id::Ob09, |_, _| {
+                    others::alloc_parent_domain(mask, parent != 0)
+                });
+            }
+            Some(pd) => {
+                let (at, made) = (pd.at(), stack::here());
+                let single = given.is_some_and(|attr| !attr.td.is_null());
+                let root = root_of(parent);
+                PDS.insert(at, Arc::new(Pd { at, ctx: device.at, root, single, made }));
+            }
+        }
+        made
     }
-    if let Some(known) = known {
-        PDS.insert(at, known);
+
+    fn dealloc_pd<F: FnOnce() -> c_int>(
+        _device: &'static Device,
+        pd: Arg<'_, ibv_pd>,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let at = pd.at();
+        let known = PDS.share(at);
+        // The record is removed before the call, because another thread may get the address at
+        // once.
+        PDS.remove(at);
+        let result = next.call();
+        if result.get() == 0 {
+            gone("pd", at);
+            return result;
+        }
+        if let Some(known) = known {
+            PDS.insert(at, known);
+        }
+        let (users, origin) = users_of_pd(at);
+        let found = objects::used_pd(&users, origin);
+        report("ibv_dealloc_pd", || format!("pd {at:#x}"), found, None);
+        result
     }
-    let (users, origin) = users_of_pd(at);
-    let found = objects::used_pd(&users, origin);
-    report("ibv_dealloc_pd", || format!("pd {at:#x}"), found, None);
-    result
+
+    fn free_context<F: FnOnce()>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        next: Next<F>,
+    ) -> Returned<()> {
+        if let Some(ctx) = shared(device.at) {
+            crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), &ctx);
+            left(&ctx, "ibv_close_device");
+            CONTEXTS.remove(ctx.at);
+        }
+        next.call()
+    }
+
+    fn create_ah<F: FnOnce() -> *mut ibv_ah>(
+        device: &'static Device,
+        pd: Arg<'_, ibv_pd>,
+        attr: Arg<'_, ibv_ah_attr>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_ah> {
+        let watch = WatchedCall::begin("ibv_create_ah");
+        let asked = context(device.at).zip(attr.read());
+        if let Some((ctx, attr)) = &asked {
+            crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
+        }
+        let made = next.call();
+        match (made.object(), &asked) {
+            (Some(ah), _) => {
+                let at = ah.at();
+                AHS.insert(at, Arc::new(Ah { at, ctx: device.at, pd: pd.at() }));
+            }
+            (None, Some((ctx, attr))) => {
+                explain(device, &watch, Id::Ob08, |facts, errno| {
+                    pairs::create_ah(facts, &address(ctx, attr), errno)
+                });
+            }
+            (None, None) => {}
+        }
+        made
+    }
+
+    fn destroy_ah<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        ah: Arg<'_, ibv_ah>,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        if let Some(ctx) = context(device.at) {
+            flights::check_ah_in_flight(ctx, ah.at());
+        }
+        AHS.remove(ah.at());
+        gone("ah", ah.at());
+        next.call()
+    }
+
+    fn create_srq<F: FnOnce() -> *mut ibv_srq>(
+        device: &'static Device,
+        pd: Arg<'_, ibv_pd>,
+        attr: Arg<'_, ibv_srq_init_attr>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_srq> {
+        let watch = WatchedCall::begin("ibv_create_srq");
+        live_pd("ibv_create_srq", pd);
+        let asked = attr.read();
+        let made = next.call();
+        match (made.object(), asked, attr.read()) {
+            // The provider has filled in the attributes.
+            (Some(srq), _, Some(granted)) => {
+                remember_srq(device, srq.at(), pd.at(), &granted.attr, true);
+            }
+            (None, Some(asked), _) => {
+                let asked = WantedSrq { attr: asked.attr, extended: None };
+                explain(device, &watch, Id::Ob07, |facts, errno| {
+                    queues::create_srq(facts, &asked, errno)
+                });
+            }
+            _ => {}
+        }
+        made
+    }
+
+    fn create_srq_ex<F: FnOnce() -> *mut ibv_srq>(
+        device: &'static Device,
+        _at: Arg<'_, ibv_context>,
+        attr: Arg<'_, ibv_srq_init_attr_ex>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_srq> {
+        let watch = WatchedCall::begin("ibv_create_srq_ex");
+        let asked = attr.read_named();
+        let made = next.call();
+        match (made.object(), asked, attr.read_named()) {
+            // The provider has filled in the attributes.
+            (Some(srq), _, Some(granted)) => {
+                let mut given = granted.attr;
+                let kind = kind_of(&granted);
+                if kind == IBV_SRQT_TM {
+                    // Tag matching also uses buffers of another kind, so free entries cannot be
+                    // counted.
+                    given.max_wr = u32::MAX;
+                }
+                let (pd, is_basic) = (granted.pd as usize, kind == IBV_SRQT_BASIC);
+                remember_srq(device, srq.at(), pd, &given, is_basic);
+            }
+            (None, Some(asked), _) => {
+                let asked = wanted_srq(&asked);
+                explain(device, &watch, Id::Ob07, |facts, errno| {
+                    queues::create_srq(facts, &asked, errno)
+                });
+            }
+            _ => {}
+        }
+        made
+    }
+
+    fn modify_srq<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        srq: Arg<'_, ibv_srq>,
+        attr: Arg<'_, ibv_srq_attr>,
+        mask: c_int,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let watch = WatchedCall::begin("ibv_modify_srq");
+        let result = next.call();
+        let known = SRQS.get(srq.at());
+        let (Some(ctx), Some(attr)) = (context(device.at), attr.read()) else { return result };
+        if result.get() != 0 {
+            let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
+            let posted = known.map(Srq::receives);
+            let about = Subject::object(Id::Ob07, format!("srq {:#x}", srq.at()));
+            watch.refused(ctx, result.get(), &about, |facts| {
+                queues::modify_srq(facts, mask.cast_unsigned(), &attr, room, posted)
+            });
+        } else if let Some(known) = known {
+            if mask.cast_unsigned() & abi::IBV_SRQ_LIMIT != 0 {
+                known.limit_passed.store(false, Ordering::Relaxed);
+            }
+            if mask.cast_unsigned() & abi::IBV_SRQ_MAX_WR != 0 {
+                known.max_wr.store(attr.max_wr, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    fn destroy_srq<F: FnOnce() -> c_int>(
+        _device: &'static Device,
+        srq: Arg<'_, ibv_srq>,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let at = srq.at();
+        let known = SRQS.share(at);
+        if let Some(known) = &known {
+            let acked = srq.acknowledged_asynchronous();
+            let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
+            acknowledgements::waits(events, "ibv_destroy_srq", &known.name(), got, acked);
+            crate::advice::limit_is_over(known);
+        }
+        SRQS.remove(at);
+        let result = next.call();
+        match known {
+            Some(known) if result.get() != 0 => {
+                let users = QPS.all();
+                let users: Vec<_> = users
+                    .iter()
+                    .filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.at == at))
+                    .collect();
+                still_used("ibv_destroy_srq", "srq", at, &users);
+                SRQS.insert(at, known);
+            }
+            _ => {
+                crate::overlap::clear_queue(at);
+                gone("srq", at);
+            }
+        }
+        result
+    }
 }
 
 /// The names of the objects of a PD, and the place where the first was made.
@@ -119,16 +317,6 @@ fn users_of_pd(at: usize) -> (Vec<String>, Option<Origin>) {
         names.push(format!("{windows} memory windows"));
     }
     (names, origin)
-}
-
-/// The last call of a context. Reports the objects that are left.
-pub(crate) unsafe extern "C" fn free_context(at: *mut ibv_context) {
-    let Some(ctx) = shared(at) else { return };
-    crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), &ctx);
-    left(&ctx, "ibv_close_device");
-    CONTEXTS.remove(ctx.at);
-    // SAFETY: the caller's argument, passed on. The chain's table is not read afterwards.
-    unsafe { beneath!(ctx.next(), free_context)(at) };
 }
 
 /// Reports at exit the objects of contexts that are not closed, if the settings ask for the
@@ -178,30 +366,6 @@ fn left(ctx: &Ctx, call: &str) {
     report(call, object, objects::left(&names, origin), None);
 }
 
-pub(crate) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
-    // SAFETY: the caller's PD is live.
-    let Some(ctx) = context(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_create_ah");
-    // SAFETY: the caller's attributes are readable.
-    let asked = unsafe { attr.as_ref() };
-    if let Some(attr) = asked {
-        crate::gid::check("ibv_create_ah", "", ctx, attr.port_num, attr, None);
-    }
-    // SAFETY: the caller's arguments, passed on.
-    let ah = unsafe { beneath!(ctx.next(), create_ah)(pd, attr) };
-    if ah.is_null() {
-        if let Some(attr) = asked {
-            watch.failed(ctx, &Subject::none(Id::Ob08), |facts, errno| {
-                pairs::create_ah(facts, &address(ctx, attr), errno)
-            });
-        }
-    } else {
-        let at = ah as usize;
-        AHS.insert(at, Arc::new(Ah { at, ctx: ctx.at, pd: pd as usize }));
-    }
-    ah
-}
-
 /// The arguments of an address, and the entry of the GID table.
 fn address(ctx: &Ctx, attr: &ibv_ah_attr) -> Address {
     let port = attr.port_num;
@@ -217,19 +381,9 @@ fn address(ctx: &Ctx, attr: &ibv_ah_attr) -> Address {
     }
 }
 
-pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: the caller's address handle is live.
-    let Some(ctx) = context(unsafe { (*ah).context }) else { return libc::EINVAL };
-    let at = ah as usize;
-    flights::check_ah_in_flight(ctx, at);
-    AHS.remove(at);
-    gone("ah", at);
-    // SAFETY: the caller's argument, passed on.
-    unsafe { beneath!(ctx.next(), destroy_ah)(ah) }
-}
-
-fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr, basic: bool) {
-    let at = srq as usize;
+/// Records an SRQ with the capacities that the provider granted.
+fn remember_srq(device: &Device, at: usize, pd: usize, attr: &ibv_srq_attr, basic: bool) {
+    let Some(ctx) = shared(device.at) else { return };
     let srq = Srq {
         at,
         ctx,
@@ -247,150 +401,23 @@ fn remember_srq(ctx: Arc<Ctx>, srq: *mut ibv_srq, pd: usize, attr: &ibv_srq_attr
     SRQS.insert(at, Arc::new(srq));
 }
 
-pub(crate) unsafe extern "C" fn create_srq(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_srq_init_attr,
-) -> *mut ibv_srq {
-    // SAFETY: the caller's PD is live.
-    let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_create_srq");
-    live_pd("ibv_create_srq", pd);
-    // SAFETY: the caller's attributes are readable.
-    let asked = WantedSrq { attr: unsafe { (*attr).attr }, extended: None };
-    // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx.next(), create_srq)(pd, attr) };
-    if srq.is_null() {
-        watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
-            queues::create_srq(facts, &asked, errno)
-        });
-    } else {
-        // SAFETY: the provider has filled in the attributes.
-        remember_srq(ctx, srq, pd as usize, unsafe { &(*attr).attr }, true);
-    }
-    srq
-}
-
-pub(crate) unsafe extern "C" fn create_srq_ex(
-    at: *mut ibv_context,
-    attr: *mut ibv_srq_init_attr_ex,
-) -> *mut ibv_srq {
-    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_create_srq_ex");
-    // SAFETY: the attributes are the caller's. Members are read only if the mask names them.
-    let asked = unsafe { asked_for(attr) };
-    // SAFETY: the caller's arguments, passed on.
-    let srq = unsafe { beneath!(ctx.next(), create_srq_ex)(at, attr) };
-    if srq.is_null() {
-        watch.failed(&ctx, &Subject::none(Id::Ob07), |facts, errno| {
-            queues::create_srq(facts, &asked, errno)
-        });
-    } else {
-        // SAFETY: the provider has filled in the attributes. Members are read only if the mask
-        // names them.
-        let (mut given, pd, kind) = unsafe {
-            let mask = (*attr).comp_mask;
-            let pd = if mask & IBV_SRQ_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
-            let kind =
-                if mask & IBV_SRQ_INIT_ATTR_TYPE != 0 { (*attr).srq_type } else { IBV_SRQT_BASIC };
-            ((*attr).attr, pd, kind)
-        };
-        if kind == IBV_SRQT_TM {
-            // Tag matching also uses buffers of another kind, so free entries cannot be counted.
-            given.max_wr = u32::MAX;
-        }
-        remember_srq(ctx, srq, pd, &given, kind == IBV_SRQT_BASIC);
-    }
-    srq
-}
-
-/// The arguments of an extended SRQ.
-///
-/// # Safety
-/// Members that the mask names are readable.
-unsafe fn asked_for(attr: *const ibv_srq_init_attr_ex) -> WantedSrq {
-    // SAFETY: per the caller; the first members are in every form of the structure.
-    unsafe {
-        let comp_mask = (*attr).comp_mask;
-        let has = |bit| comp_mask & bit != 0;
-        let extended = WantedSrqEx {
-            comp_mask,
-            kind: if has(IBV_SRQ_INIT_ATTR_TYPE) { (*attr).srq_type } else { IBV_SRQT_BASIC },
-            has_pd: has(IBV_SRQ_INIT_ATTR_PD) && !(*attr).pd.is_null(),
-            has_xrcd: has(abi::IBV_SRQ_INIT_ATTR_XRCD) && !(*attr).xrcd.is_null(),
-            has_cq: has(abi::IBV_SRQ_INIT_ATTR_CQ) && !(*attr).cq.is_null(),
-            max_num_tags: match has(abi::IBV_SRQ_INIT_ATTR_TM) {
-                true => (*attr).tm_cap.max_num_tags,
-                false => 0,
-            },
-        };
-        WantedSrq { attr: (*attr).attr, extended: Some(extended) }
+/// The type of an extended SRQ.
+fn kind_of(attr: &ibv_srq_init_attr_ex) -> u32 {
+    match attr.comp_mask & IBV_SRQ_INIT_ATTR_TYPE {
+        0 => IBV_SRQT_BASIC,
+        _ => attr.srq_type,
     }
 }
 
-pub(crate) unsafe extern "C" fn modify_srq(
-    srq: *mut ibv_srq,
-    attr: *mut ibv_srq_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the caller's SRQ is live.
-    let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_modify_srq");
-    // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next(), modify_srq)(srq, attr, mask) };
-    if result != 0 {
-        let known = SRQS.get(srq as usize);
-        let room = known.map(|known| known.max_wr.load(Ordering::Relaxed));
-        let posted = known.map(Srq::receives);
-        let about = Subject::object(Id::Ob07, format!("srq {:#x}", srq as usize));
-        // SAFETY: the caller's attributes are readable.
-        let attr = unsafe { *attr };
-        watch.refused(ctx, result, &about, |facts| {
-            queues::modify_srq(facts, mask.cast_unsigned(), &attr, room, posted)
-        });
-    }
-    if result == 0
-        && mask.cast_unsigned() & abi::IBV_SRQ_LIMIT != 0
-        && let Some(known) = SRQS.get(srq as usize)
-    {
-        known.limit_passed.store(false, Ordering::Relaxed);
-    }
-    if let (0, true, Some(known)) =
-        (result, mask.cast_unsigned() & abi::IBV_SRQ_MAX_WR != 0, SRQS.get(srq as usize))
-    {
-        // SAFETY: the provider has read the attributes.
-        known.max_wr.store(unsafe { (*attr).max_wr }, Ordering::Relaxed);
-    }
-    result
-}
-
-pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the caller's SRQ is live.
-    let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
-    let at = srq as usize;
-    let known = SRQS.share(at);
-    if let Some(known) = &known {
-        // SAFETY: the SRQ is live, and has the count.
-        let acked = unsafe { AcknowledgedEvents::new(&raw const (*srq).events_completed) };
-        let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
-        acknowledgements::waits(events, "ibv_destroy_srq", &known.name(), got, acked);
-        crate::advice::limit_is_over(known);
-    }
-    SRQS.remove(at);
-    // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next(), destroy_srq)(srq) };
-    match known {
-        Some(known) if result != 0 => {
-            let users = QPS.all();
-            let users: Vec<_> =
-                users.iter().filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.at == at)).collect();
-            still_used("ibv_destroy_srq", "srq", at, &users);
-            SRQS.insert(at, known);
-        }
-        _ => {
-            crate::overlap::clear_queue(at);
-            gone("srq", at);
-        }
-    }
-    result
+/// The arguments of an extended SRQ. Members that the mask does not name are zero.
+fn wanted_srq(attr: &ibv_srq_init_attr_ex) -> WantedSrq {
+    let extended = WantedSrqEx {
+        comp_mask: attr.comp_mask,
+        kind: kind_of(attr),
+        has_pd: !attr.pd.is_null(),
+        has_xrcd: !attr.xrcd.is_null(),
+        has_cq: !attr.cq.is_null(),
+        max_num_tags: attr.tm_cap.max_num_tags,
+    };
+    WantedSrq { attr: attr.attr, extended: Some(extended) }
 }

@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 use abi::{
     IBV_FORK_DISABLED, QpAttrMask as M, Zeroed, ferroverbs_other_end, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_device_attr, ibv_device_attr_ex, ibv_fork_status, ibv_gid_entry, ibv_port_attr,
-    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, verbs_context_ops,
+    ibv_cq_ex, ibv_device_attr, ibv_device_attr_ex, ibv_fork_status, ibv_gid_entry, ibv_pd,
+    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, verbs_context_ops,
 };
-use layer_tap::{beneath, plugin};
+use layer_tap::{Arg, beneath, plugin};
 
 use crate::checks::address::GidEntry;
-use crate::checks::change::{AlternatePath, QpChange};
 use crate::native;
 
 type Waiting = unsafe extern "C" fn(cq: *mut ibv_cq) -> c_int;
@@ -122,6 +122,43 @@ impl Provider {
         (result == 0).then_some(now.qp_state)
     }
 
+    /// Whether the provider creates a QP with these attributes. The QP is destroyed at once.
+    pub(crate) fn can_create_qp(&self, pd: Arg<'_, ibv_pd>, mut attr: ibv_qp_init_attr) -> bool {
+        // SAFETY: the domain is the caller's, and the attributes are a copy.
+        let made = unsafe { beneath!(self.next, create_qp)(pd.as_ptr(), &raw mut attr) };
+        self.destroy_qp(made)
+    }
+
+    /// Whether the provider creates a QP with these attributes but the capacities `cap`. The QP is
+    /// destroyed at once.
+    pub(crate) fn can_create_qp_ex(
+        &self,
+        context: Arg<'_, ibv_context>,
+        attr: Arg<'_, ibv_qp_init_attr_ex>,
+        cap: ibv_qp_cap,
+    ) -> bool {
+        let (context, attr) = (context.as_ptr(), attr.as_ptr());
+        if attr.is_null() {
+            return false;
+        }
+        // SAFETY: the structure is writable during the call, and is restored here.
+        let made = unsafe {
+            let place = &raw mut (*attr).cap;
+            let before = *place;
+            *place = cap;
+            let made = beneath!(self.next, create_qp_ex)(context, attr);
+            *place = before;
+            made
+        };
+        self.destroy_qp(made)
+    }
+
+    /// Destroys a QP that was just created; false for NULL.
+    fn destroy_qp(&self, qp: *mut ibv_qp) -> bool {
+        // SAFETY: no other thread has the address of the QP.
+        !qp.is_null() && unsafe { beneath!(self.next, destroy_qp)(qp) } == 0
+    }
+
     /// Whether an asynchronous event waits.
     pub(crate) fn has_async_event(&self) -> bool {
         native::poll(self.async_fd, 0).is_ok_and(|events| events & libc::POLLIN != 0)
@@ -152,27 +189,10 @@ impl Provider {
 /// Whether fork support of libibverbs is off; `None` if libibverbs cannot tell.
 pub(crate) fn fork_support_is_off() -> Option<bool> {
     type Status = unsafe extern "C" fn() -> ibv_fork_status;
-    let found = native::symbol(c"ibv_is_fork_initialized")?;
+    let found = native::symbol_of(c"libibverbs.so.1", c"ibv_is_fork_initialized")?;
     // SAFETY: libibverbs exports the function with this prototype.
     let status = unsafe { core::mem::transmute::<*mut c_void, Status>(found)() };
     Some(status == IBV_FORK_DISABLED)
-}
-
-/// A count of acknowledged events in a live C object, which other threads may change.
-#[derive(Clone, Copy)]
-pub(crate) struct AcknowledgedEvents(*const u32);
-
-impl AcknowledgedEvents {
-    /// # Safety
-    /// `count` is a word of an object that lives as long as this value is used.
-    pub(crate) const unsafe fn new(count: *const u32) -> Self {
-        Self(count)
-    }
-
-    pub(crate) fn read(self) -> u32 {
-        // SAFETY: by the contract of `new`; the word is read at once.
-        unsafe { self.0.read_volatile() }
-    }
 }
 
 /// The provider's pointers of an extended QP (`wr_*`).
@@ -210,52 +230,5 @@ impl IteratorPointers {
 
     pub(crate) const fn get(&self) -> &ibv_cq_ex {
         &self.0
-    }
-}
-
-/// Reads the attributes of ibv_modify_qp(3) that `mask` names.
-///
-/// # Safety
-/// `attr` is readable where `mask` names a member.
-pub(crate) unsafe fn read_change(attr: *const ibv_qp_attr, mask: M) -> QpChange {
-    macro_rules! member {
-        ($bit:ident $field:ident) => {
-            // SAFETY: the mask names the member.
-            mask.contains(M::$bit).then(|| unsafe { (*attr).$field })
-        };
-    }
-    QpChange {
-        mask: mask.bits(),
-        qp_state: member!(STATE qp_state),
-        cur_qp_state: member!(CUR_STATE cur_qp_state),
-        path_mtu: member!(PATH_MTU path_mtu),
-        port_num: member!(PORT port_num),
-        timeout: member!(TIMEOUT timeout),
-        retry_cnt: member!(RETRY_CNT retry_cnt),
-        rnr_retry: member!(RNR_RETRY rnr_retry),
-        min_rnr_timer: member!(MIN_RNR_TIMER min_rnr_timer),
-        rq_psn: member!(RQ_PSN rq_psn),
-        sq_psn: member!(SQ_PSN sq_psn),
-        dest_qp_num: member!(DEST_QPN dest_qp_num),
-        qkey: member!(QKEY qkey),
-        pkey_index: member!(PKEY_INDEX pkey_index),
-        max_rd_atomic: member!(MAX_QP_RD_ATOMIC max_rd_atomic),
-        max_dest_rd_atomic: member!(MAX_DEST_RD_ATOMIC max_dest_rd_atomic),
-        qp_access_flags: member!(ACCESS_FLAGS qp_access_flags),
-        ah_attr: member!(AV ah_attr),
-        alternate: mask.contains(M::ALT_PATH).then(|| {
-            // SAFETY: the mask names these members.
-            unsafe {
-                AlternatePath {
-                    ah_attr: (*attr).alt_ah_attr,
-                    port_num: (*attr).alt_port_num,
-                    timeout: (*attr).alt_timeout,
-                    pkey_index: (*attr).alt_pkey_index,
-                }
-            }
-        }),
-        path_mig_state: member!(PATH_MIG_STATE path_mig_state),
-        en_sqd_async_notify: member!(EN_SQD_ASYNC_NOTIFY en_sqd_async_notify),
-        rate_limit: member!(RATE_LIMIT rate_limit),
     }
 }

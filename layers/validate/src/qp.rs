@@ -1,7 +1,7 @@
 //! QP-02 to QP-15, OB-03: checks of the creation, change and destruction of QPs.
 //!
-//! Map of this file: helpers, which record a QP and explain a refusal; the creating calls;
-//! `modified`, which copies changed attributes; `explain_group`; destruction. Locks: `attr` of a
+//! Map of this file: helpers, which record a QP and explain a refusal; `modified`, which copies
+//! changed attributes; `explain_group`; the calls of the tap. Locks: `attr` of a
 //! QP; the list of QPs of a CQ; the queues. The provider is called without a lock.
 
 use core::ffi::c_int;
@@ -9,12 +9,15 @@ use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 use abi::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_DRIVER,
-    IBV_QPT_RC, IBV_QPT_UD, IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QPS_RESET, IBV_QPT_DRIVER, IBV_QPT_RC, IBV_QPT_UD,
+    IBV_QPT_XRC_RECV, QpAttrMask as M, Zeroed, ibv_context, ibv_gid, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_init_attr, ibv_qp_init_attr_ex,
 };
-use layer_tap::beneath;
 use layer_tap::spin::Spin;
+use layer_tap::{Arg, Device, Next, QueuePairCalls, Returned};
+
+use crate::checks::change::QpChange;
+use crate::watcher::Validate;
 
 use crate::acknowledgements;
 use crate::advice;
@@ -25,7 +28,6 @@ use crate::changes;
 use crate::checks::events::Unacknowledged;
 use crate::checks::pairs::{self, WantedQp};
 use crate::checks::{Id, objects};
-use crate::provider::{self, AcknowledgedEvents};
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
@@ -83,19 +85,17 @@ fn remember(
     call: &str,
     asked: &ibv_qp_init_attr,
     ctx: Arc<Ctx>,
-    qp: *mut ibv_qp,
+    qp: Arg<'_, ibv_qp>,
     pd: usize,
     attr: &ibv_qp_init_attr,
     send_ops: Option<u64>,
 ) {
-    // SAFETY: the provider has just created the QP.
-    let made = unsafe { &*qp };
     let (send_cq, recv_cq) = (CQS.share(attr.send_cq as usize), CQS.share(attr.recv_cq as usize));
     let cap = attr.cap;
-    let at = qp.expose_provenance();
+    let at = qp.at();
     let known = Arc::new(Qp {
         at,
-        number: made.qp_num,
+        number: qp.number_and_type().0,
         kind: attr.qp_type,
         ctx,
         pd,
@@ -133,35 +133,6 @@ fn remember(
     }
 }
 
-pub(crate) unsafe extern "C" fn create_qp(
-    pd: *mut ibv_pd,
-    attr: *mut ibv_qp_init_attr,
-) -> *mut ibv_qp {
-    // SAFETY: the caller's PD is live.
-    let Some(ctx) = shared(unsafe { (*pd).context }) else { return core::ptr::null_mut() };
-    let watch = WatchedCall::begin("ibv_create_qp");
-    live_pd("ibv_create_qp", pd);
-    // SAFETY: the caller's attributes are readable.
-    let given = unsafe { *attr };
-    check_parts("ibv_create_qp", ctx.at, &given);
-    // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next(), create_qp)(pd, attr) };
-    if qp.is_null() {
-        explain_refusal(&watch, &ctx, &wanted(&given, pd as usize), |inline| {
-            let mut again = given;
-            again.cap.max_inline_data = inline;
-            // SAFETY: the domain is the caller's, and the attributes are a copy.
-            let made = unsafe { beneath!(ctx.next(), create_qp)(pd, &raw mut again) };
-            // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx.next(), destroy_qp)(made) } == 0
-        });
-    } else {
-        // SAFETY: the provider has filled in the capacities.
-        remember("ibv_create_qp", &given, ctx, qp, pd as usize, unsafe { &*attr }, None);
-    }
-    qp
-}
-
 /// The members of the extended attributes that the plain attributes have too.
 fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     ibv_qp_init_attr {
@@ -175,151 +146,19 @@ fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     }
 }
 
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    at: *mut ibv_context,
-    attr: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    let Some(ctx) = shared(at) else { return core::ptr::null_mut() };
-    // SAFETY: these members are in each version of the structure. A program built with an older
-    // header has a shorter structure, so other members are read only if the mask names them.
-    let (mask, first) = unsafe { ((*attr).comp_mask, plain(&*attr)) };
-    let watch = WatchedCall::begin("ibv_create_qp_ex");
-    check_parts("ibv_create_qp_ex", ctx.at, &first);
-    // SAFETY: the caller's arguments, passed on.
-    let qp = unsafe { beneath!(ctx.next(), create_qp_ex)(at, attr) };
-    if qp.is_null() {
-        // SAFETY: members that the mask names are readable.
-        let asked = unsafe { wanted_ex(attr, mask, &first) };
-        explain_refusal(&watch, &ctx, &asked, |inline| {
-            // SAFETY: the structure is writable during the call, and is restored below.
-            let made = unsafe {
-                let cap = &raw mut (*attr).cap;
-                let before = *cap;
-                *cap = first.cap;
-                (*cap).max_inline_data = inline;
-                let made = beneath!(ctx.next(), create_qp_ex)(at, attr);
-                *cap = before;
-                made
-            };
-            // SAFETY: the QP was just created, and no other thread uses the QP.
-            !made.is_null() && unsafe { beneath!(ctx.next(), destroy_qp)(made) } == 0
-        });
-    } else {
-        // SAFETY: members that the mask names are readable.
-        let (pd, ops, now) = unsafe {
-            let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
-            let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
-            (pd, ops, plain(&*attr))
-        };
-        remember("ibv_create_qp_ex", &first, ctx, qp, pd, &now, ops);
-    }
-    qp
-}
-
-/// As [`wanted`], for ibv_create_qp_ex(3).
-///
-/// # Safety
-/// Members that `mask` names are readable.
-unsafe fn wanted_ex(
-    attr: *const ibv_qp_init_attr_ex,
-    mask: u32,
-    first: &ibv_qp_init_attr,
-) -> WantedQp {
-    // SAFETY: per the caller.
-    let (pd, xrcd) = unsafe {
-        let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as usize } else { 0 };
-        (pd, mask & abi::IBV_QP_INIT_ATTR_XRCD != 0 && !(*attr).xrcd.is_null())
-    };
-    let spreads = mask & abi::IBV_QP_INIT_ATTR_IND_TABLE != 0;
-    WantedQp { has_xrcd: xrcd, spreads, ..wanted(first, pd) }
-}
-
-pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's QP is live.
-    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
-    let at = qp as usize;
-    let Some(known) = QPS.share(at) else {
-        // SAFETY: the caller's argument, passed on.
-        return unsafe { beneath!(ctx.next(), destroy_qp)(qp) };
-    };
-    let groups = known.groups.load(Ordering::Relaxed);
-    let found = objects::attached(groups, known.made);
-    report("ibv_destroy_qp", || known.name(), found, known.about());
-    // SAFETY: the QP is live, and has the count.
-    let acked = unsafe { AcknowledgedEvents::new(&raw const (*qp).events_completed) };
-    let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
-    acknowledgements::waits(events, "ibv_destroy_qp", &known.name(), got, acked);
-    advice::destroyed(&known);
-    advice::unread("ibv_destroy_qp", known.name(), ctx);
-    for cq in known.cqs() {
-        cq.qps.lock().retain(|qp| qp.at != at);
-    }
-    QPS.remove(at);
-    let watch = WatchedCall::begin("ibv_destroy_qp");
-    // SAFETY: the caller's argument, passed on.
-    let result = unsafe { beneath!(ctx.next(), destroy_qp)(qp) };
-    if result == 0 {
-        for queue in [&known.send, &known.recv] {
-            queue.lock().clear();
-        }
-        gone("qp", at);
-    } else {
-        known.cqs().for_each(|cq| cq.add(&known));
-        if groups == 0 {
-            let about = Subject::qp(Id::Qp21, &known);
-            watch.refused(ctx, result, &about, |_| pairs::destroy_qp(groups));
-        }
-        QPS.insert(at, known);
-    }
-    result
-}
-
-pub(crate) unsafe extern "C" fn modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the caller's QP is live.
-    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
-    let mask = M::from_bits_retain(mask.cast_unsigned());
-    let known = QPS.get(qp as usize);
-    let watched = known.filter(|known| known.kind != IBV_QPT_DRIVER);
-    // SAFETY: members that the mask names are readable.
-    let change = watched.map(|known| (known, unsafe { provider::read_change(attr, mask) }));
-    let is_explained = change.as_ref().is_some_and(|(known, change)| changes::check(known, change));
-    let builder = known.and_then(|known| Some((known, known.builder.as_deref()?)));
-    // SAFETY: the QP is extended and live.
-    let before =
-        builder.map(|(known, builder)| unsafe { builder::look(builder, known.extended()) });
-    // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(ctx.next(), modify_qp)(qp, attr, mask.bits().cast_signed()) };
-    if let (0, Some(known)) = (result, known) {
-        // SAFETY: a successful call has read the caller's attributes.
-        unsafe { modified(known, attr, mask) };
-        if let (Some((_, builder)), Some(before)) = (builder, &before) {
-            // SAFETY: the QP is extended and live.
-            unsafe { builder::replace_again(builder, known.extended(), before) };
-        }
-    }
-    if let (true, false, Some((known, change))) = (result != 0, is_explained, &change) {
-        // The QP may have gone to ERR by itself.
-        let actual = || known.ctx.provider.state_of(known.at);
-        changes::refused(known, change, result, actual);
-    }
-    result
+/// As [`wanted`], for ibv_create_qp_ex(3). Members that the mask does not name are zero.
+fn wanted_ex(attr: &ibv_qp_init_attr_ex) -> WantedQp {
+    let spreads = attr.comp_mask & abi::IBV_QP_INIT_ATTR_IND_TABLE != 0;
+    WantedQp { has_xrcd: !attr.xrcd.is_null(), spreads, ..wanted(&plain(attr), attr.pd as usize) }
 }
 
 /// Records the changed attributes.
-///
-/// # Safety
-/// `attr` is readable where `mask` names a member.
-unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
+fn modified(qp: &Qp, attr: &ibv_qp_attr, mask: M) {
     let mut kept = qp.attr.lock();
     macro_rules! keep {
         ($($bit:ident $($field:ident)+;)*) => {$(
             if mask.contains(M::$bit) {
-                // SAFETY: the mask names the member.
-                $(kept.$field = unsafe { (*attr).$field };)+
+                $(kept.$field = attr.$field;)+
             }
         )*};
     }
@@ -342,16 +181,14 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
         qp.max_rd_atomic.store(u32::from(kept.max_rd_atomic), Ordering::Relaxed);
     }
     if mask.contains(M::QKEY) {
-        // SAFETY: the mask names the member.
-        qp.qkey.store(unsafe { (*attr).qkey }, Ordering::Relaxed);
+        qp.qkey.store(attr.qkey, Ordering::Relaxed);
     }
     if let Some(port) = qp.ctx.port(kept.port_num) {
         qp.mtu.store(128 << port.active_mtu.min(5), Ordering::Relaxed);
     }
     drop(kept);
     if mask.contains(M::STATE) {
-        // SAFETY: the mask names the member.
-        let to = unsafe { (*attr).qp_state };
+        let to = attr.qp_state;
         qp.state.store(to, Ordering::Relaxed);
         if to == IBV_QPS_RESET {
             qp.was_reset.store(true, Ordering::Relaxed);
@@ -362,71 +199,195 @@ unsafe fn modified(qp: &Qp, attr: *const ibv_qp_attr, mask: M) {
     }
 }
 
-pub(crate) unsafe extern "C" fn attach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
-    lid: u16,
-) -> c_int {
-    // SAFETY: the caller's QP is live.
-    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
-    let known = QPS.get(qp as usize);
-    if let Some(known) = known {
-        let found = objects::no_multicast(known.kind, known.made);
-        report("ibv_attach_mcast", || known.name(), found, known.about());
-    }
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_attach_mcast");
-    // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next(), attach_mcast)(qp, gid, lid) };
-    if known.is_none_or(|known| known.kind == IBV_QPT_UD) {
-        // SAFETY: the pointer is NULL or the caller's GID, which is readable.
-        unsafe { explain_group(&watch, ctx, known, gid, false, result) };
-    }
-    if let (0, Some(known)) = (result, known) {
-        known.groups.fetch_add(1, Ordering::Relaxed);
-    }
-    result
-}
-
 /// Explains a refused group.
-///
-/// # Safety
-/// `gid` is NULL or readable.
-unsafe fn explain_group(
+fn explain_group(
     watch: &WatchedCall,
-    ctx: &Ctx,
-    known: Option<&Qp>,
-    gid: *const ibv_gid,
+    device: &Device,
+    known: &Qp,
+    gid: Arg<'_, ibv_gid>,
     detaches: bool,
     result: c_int,
 ) {
-    // SAFETY: per the caller.
-    let (true, Some(known), Some(gid)) = (result != 0, known, unsafe { gid.as_ref() }) else {
+    if result == 0 {
         return;
-    };
+    }
+    let (Some(ctx), Some(gid)) = (context(device.at), gid.bytes()) else { return };
     let groups = known.groups.load(Ordering::Relaxed);
     watch.refused(ctx, result, &Subject::qp(Id::Qp21, known), |facts| {
-        pairs::multicast(facts, known.kind, gid.bytes().into(), detaches, groups, result)
+        pairs::multicast(facts, known.kind, gid.into(), detaches, groups, result)
     });
 }
 
-pub(crate) unsafe extern "C" fn detach_mcast(
-    qp: *mut ibv_qp,
-    gid: *const ibv_gid,
-    lid: u16,
-) -> c_int {
-    // SAFETY: the caller's QP is live.
-    let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
-    // SAFETY: the caller's arguments, passed on.
-    let watch = WatchedCall::begin("ibv_detach_mcast");
-    let known = QPS.get(qp as usize);
-    // SAFETY: as above.
-    let result = unsafe { beneath!(ctx.next(), detach_mcast)(qp, gid, lid) };
-    // SAFETY: the pointer is NULL or the caller's GID, which is readable.
-    unsafe { explain_group(&watch, ctx, known, gid, true, result) };
-    if let (0, Some(known)) = (result, known) {
-        let less = |count: u32| Some(count.saturating_sub(1));
-        let _ = known.groups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+impl QueuePairCalls for Validate {
+    fn create_qp<F: FnOnce() -> *mut ibv_qp>(
+        device: &'static Device,
+        pd: Arg<'_, ibv_pd>,
+        attr: Arg<'_, ibv_qp_init_attr>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_qp> {
+        const CALL: &str = "ibv_create_qp";
+        let (Some(ctx), Some(given)) = (shared(device.at), attr.read()) else {
+            return next.call();
+        };
+        let watch = WatchedCall::begin(CALL);
+        live_pd(CALL, pd);
+        check_parts(CALL, ctx.at, &given);
+        let made = next.call();
+        match (made.object(), attr.read()) {
+            (Some(qp), Some(granted)) => remember(CALL, &given, ctx, qp, pd.at(), &granted, None),
+            _ => explain_refusal(&watch, &ctx, &wanted(&given, pd.at()), |inline| {
+                let mut again = given;
+                again.cap.max_inline_data = inline;
+                ctx.provider.can_create_qp(pd, again)
+            }),
+        }
+        made
     }
-    result
+
+    fn create_qp_ex<F: FnOnce() -> *mut ibv_qp>(
+        device: &'static Device,
+        at: Arg<'_, ibv_context>,
+        attr: Arg<'_, ibv_qp_init_attr_ex>,
+        next: Next<F>,
+    ) -> Returned<*mut ibv_qp> {
+        const CALL: &str = "ibv_create_qp_ex";
+        let (Some(ctx), Some(given)) = (shared(device.at), attr.read_named()) else {
+            return next.call();
+        };
+        let watch = WatchedCall::begin(CALL);
+        check_parts(CALL, ctx.at, &plain(&given));
+        let made = next.call();
+        match (made.object(), attr.read_named()) {
+            (Some(qp), Some(granted)) => {
+                let has_ops = granted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+                let ops = has_ops.then_some(granted.send_ops_flags);
+                let pd = granted.pd as usize;
+                remember(CALL, &plain(&given), ctx, qp, pd, &plain(&granted), ops);
+            }
+            _ => explain_refusal(&watch, &ctx, &wanted_ex(&given), |inline| {
+                let mut cap = given.cap;
+                cap.max_inline_data = inline;
+                ctx.provider.can_create_qp_ex(at, attr, cap)
+            }),
+        }
+        made
+    }
+
+    fn destroy_qp<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        qp: Arg<'_, ibv_qp>,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        const CALL: &str = "ibv_destroy_qp";
+        let at = qp.at();
+        let (Some(ctx), Some(known)) = (context(device.at), QPS.share(at)) else {
+            return next.call();
+        };
+        let groups = known.groups.load(Ordering::Relaxed);
+        let found = objects::attached(groups, known.made);
+        report(CALL, || known.name(), found, known.about());
+        let acked = qp.acknowledged_asynchronous();
+        let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
+        acknowledgements::waits(events, CALL, &known.name(), got, acked);
+        advice::destroyed(&known);
+        advice::unread(CALL, known.name(), ctx);
+        for cq in known.cqs() {
+            cq.qps.lock().retain(|qp| qp.at != at);
+        }
+        QPS.remove(at);
+        let watch = WatchedCall::begin(CALL);
+        let result = next.call();
+        if result.get() == 0 {
+            for queue in [&known.send, &known.recv] {
+                queue.lock().clear();
+            }
+            gone("qp", at);
+        } else {
+            known.cqs().for_each(|cq| cq.add(&known));
+            if groups == 0 {
+                let about = Subject::qp(Id::Qp21, &known);
+                watch.refused(ctx, result.get(), &about, |_| pairs::destroy_qp(groups));
+            }
+            QPS.insert(at, known);
+        }
+        result
+    }
+
+    fn modify_qp<F: FnOnce() -> c_int>(
+        _device: &'static Device,
+        qp: Arg<'_, ibv_qp>,
+        attr: Arg<'_, ibv_qp_attr>,
+        mask: c_int,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let mask = M::from_bits_retain(mask.cast_unsigned());
+        let (Some(known), Some(given)) = (QPS.get(qp.at()), attr.read_named(mask)) else {
+            return next.call();
+        };
+        let change = QpChange::new(&given, mask);
+        let is_watched = known.kind != IBV_QPT_DRIVER;
+        let is_explained = is_watched && changes::check(known, &change);
+        let builder = known.builder.as_deref();
+        // SAFETY: the QP is extended and live.
+        let before = builder.map(|builder| unsafe { builder::look(builder, known.extended()) });
+        let result = next.call();
+        if result.get() == 0 {
+            modified(known, &given, mask);
+            if let (Some(builder), Some(before)) = (builder, &before) {
+                // SAFETY: the QP is extended and live.
+                unsafe { builder::replace_again(builder, known.extended(), before) };
+            }
+        } else if is_watched && !is_explained {
+            // The QP may have gone to ERR by itself.
+            let actual = || known.ctx.provider.state_of(known.at);
+            changes::refused(known, &change, result.get(), actual);
+        }
+        result
+    }
+
+    fn attach_mcast<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        qp: Arg<'_, ibv_qp>,
+        gid: Arg<'_, ibv_gid>,
+        _lid: u16,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        const CALL: &str = "ibv_attach_mcast";
+        let known = QPS.get(qp.at());
+        if let Some(known) = known {
+            let found = objects::no_multicast(known.kind, known.made);
+            report(CALL, || known.name(), found, known.about());
+        }
+        let watch = WatchedCall::begin(CALL);
+        let result = next.call();
+        if let Some(known) = known {
+            if known.kind == IBV_QPT_UD {
+                explain_group(&watch, device, known, gid, false, result.get());
+            }
+            if result.get() == 0 {
+                known.groups.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    fn detach_mcast<F: FnOnce() -> c_int>(
+        device: &'static Device,
+        qp: Arg<'_, ibv_qp>,
+        gid: Arg<'_, ibv_gid>,
+        _lid: u16,
+        next: Next<F>,
+    ) -> Returned<c_int> {
+        let watch = WatchedCall::begin("ibv_detach_mcast");
+        let known = QPS.get(qp.at());
+        let result = next.call();
+        if let Some(known) = known {
+            explain_group(&watch, device, known, gid, true, result.get());
+            if result.get() == 0 {
+                let less = |count: u32| Some(count.saturating_sub(1));
+                let _ = known.groups.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            }
+        }
+        result
+    }
 }

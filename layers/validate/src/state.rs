@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use abi::{
-    IBV_QPS_ERR, ibv_context, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
+    IBV_QPS_ERR, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
     verbs_context_ops,
 };
 use cface::shared::StaticMutex;
@@ -58,13 +58,13 @@ impl Ctx {
 
 /// The context at this address. The chain passes only contexts that were attached.
 #[inline]
-pub(crate) fn context(at: *mut ibv_context) -> Option<&'static Ctx> {
-    CONTEXTS.get(at as usize)
+pub(crate) fn context(at: usize) -> Option<&'static Ctx> {
+    CONTEXTS.get(at)
 }
 
 /// As [`context`], with shared ownership.
-pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Ctx>> {
-    CONTEXTS.share(at as usize)
+pub(crate) fn shared(at: usize) -> Option<Arc<Ctx>> {
+    CONTEXTS.share(at)
 }
 
 /// A protection domain.

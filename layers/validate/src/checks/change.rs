@@ -4,7 +4,10 @@
 //! Map of this file: `QpChange` and `ChangeFacts`; `state`, before the call; `advice`; `values`
 //! with the limits of port and device; `needs_route`; tests. No state, no lock.
 
-use abi::{IBV_QPS_RTR, IBV_QPT_RC, QpAttrMask as M, ibv_ah_attr, ibv_device_attr, ibv_port_attr};
+use abi::{
+    IBV_QPS_RTR, IBV_QPT_RC, QpAttrMask as M, ibv_ah_attr, ibv_device_attr, ibv_port_attr,
+    ibv_qp_attr,
+};
 
 use super::finding::{Finding, Findings};
 use super::{Id, pairs, transitions};
@@ -40,6 +43,44 @@ pub(crate) struct QpChange {
 }
 
 impl QpChange {
+    /// The attributes of ibv_modify_qp(3) that `mask` names.
+    pub(crate) fn new(attr: &ibv_qp_attr, mask: M) -> Self {
+        macro_rules! member {
+            ($bit:ident $field:ident) => {
+                mask.contains(M::$bit).then_some(attr.$field)
+            };
+        }
+        Self {
+            mask: mask.bits(),
+            qp_state: member!(STATE qp_state),
+            cur_qp_state: member!(CUR_STATE cur_qp_state),
+            path_mtu: member!(PATH_MTU path_mtu),
+            port_num: member!(PORT port_num),
+            timeout: member!(TIMEOUT timeout),
+            retry_cnt: member!(RETRY_CNT retry_cnt),
+            rnr_retry: member!(RNR_RETRY rnr_retry),
+            min_rnr_timer: member!(MIN_RNR_TIMER min_rnr_timer),
+            rq_psn: member!(RQ_PSN rq_psn),
+            sq_psn: member!(SQ_PSN sq_psn),
+            dest_qp_num: member!(DEST_QPN dest_qp_num),
+            qkey: member!(QKEY qkey),
+            pkey_index: member!(PKEY_INDEX pkey_index),
+            max_rd_atomic: member!(MAX_QP_RD_ATOMIC max_rd_atomic),
+            max_dest_rd_atomic: member!(MAX_DEST_RD_ATOMIC max_dest_rd_atomic),
+            qp_access_flags: member!(ACCESS_FLAGS qp_access_flags),
+            ah_attr: member!(AV ah_attr),
+            alternate: mask.contains(M::ALT_PATH).then_some(AlternatePath {
+                ah_attr: attr.alt_ah_attr,
+                port_num: attr.alt_port_num,
+                timeout: attr.alt_timeout,
+                pkey_index: attr.alt_pkey_index,
+            }),
+            path_mig_state: member!(PATH_MIG_STATE path_mig_state),
+            en_sqd_async_notify: member!(EN_SQD_ASYNC_NOTIFY en_sqd_async_notify),
+            rate_limit: member!(RATE_LIMIT rate_limit),
+        }
+    }
+
     /// The change without the attributes that the kernel ignores for a QP of this type.
     pub(crate) fn of_kind(self, kind: u32) -> Self {
         let ignored = transitions::ignored(kind);

@@ -15,6 +15,7 @@ use abi::{
     IBV_WQ_INIT_ATTR_RESERVED, IBV_WQS_ERR, IBV_WR_TAG_ADD, IBV_WR_TAG_DEL, IBV_WR_TAG_SYNC,
     ibv_srq_attr, ibv_wq_attr,
 };
+use layer_tap::argument::TagListOperation;
 
 use super::given::{Facts, Judged};
 
@@ -123,22 +124,10 @@ pub(crate) fn query_srq(has_attr: bool) -> Judged {
     given
 }
 
-/// A refused operation on the tag list of an SRQ.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TagOperation {
-    pub(crate) opcode: u32,
-    pub(crate) flags: u32,
-    /// `tm.handle` of a deletion.
-    pub(crate) handle: u32,
-    /// `tm.add.num_sge` of an addition.
-    pub(crate) elements: i32,
-    pub(crate) has_list: bool,
-}
-
 /// ibv_post_srq_ops(3). `is_basic` tells whether the SRQ matches no tags, `most_elements` is its
 /// `max_sge`.
 pub(crate) fn post_srq_ops(
-    operation: &TagOperation,
+    operation: &TagListOperation,
     is_basic: bool,
     most_elements: u32,
     errno: i32,
@@ -481,8 +470,13 @@ mod tests {
         assert_eq!(wrong(&query_srq(false)), ["srq_attr is NULL"]);
     }
 
-    const ADD: TagOperation =
-        TagOperation { opcode: IBV_WR_TAG_ADD, flags: 0, handle: 0, elements: 1, has_list: true };
+    const ADD: TagListOperation = TagListOperation {
+        opcode: IBV_WR_TAG_ADD,
+        flags: 0,
+        handle: 0,
+        elements: 1,
+        has_list: true,
+    };
 
     #[test]
     fn a_basic_srq_matches_no_tags() {
@@ -492,7 +486,7 @@ mod tests {
 
     #[test]
     fn a_tag_operation_has_a_known_opcode_and_known_flags() {
-        let odd = TagOperation { opcode: 3, flags: 4, ..ADD };
+        let odd = TagListOperation { opcode: 3, flags: 4, ..ADD };
         assert_eq!(
             wrong(&post_srq_ops(&odd, false, 1, libc::EINVAL)),
             [
@@ -504,19 +498,19 @@ mod tests {
 
     #[test]
     fn an_added_tag_has_elements_as_the_srq_takes() {
-        let many = TagOperation { elements: 2, ..ADD };
+        let many = TagListOperation { elements: 2, ..ADD };
         assert_eq!(
             wrong(&post_srq_ops(&many, false, 1, libc::EINVAL)),
             ["tm.add.num_sge 2 is not in 0..=1 (max_sge of the SRQ)"]
         );
-        let none = TagOperation { has_list: false, ..ADD };
+        let none = TagListOperation { has_list: false, ..ADD };
         let given = post_srq_ops(&none, false, 1, libc::EINVAL);
         assert_eq!(wrong(&given), ["tm.add.sg_list is NULL"]);
     }
 
     #[test]
     fn an_unknown_tag_is_not_deleted() {
-        let delete = TagOperation { opcode: IBV_WR_TAG_DEL, handle: 9, ..ADD };
+        let delete = TagListOperation { opcode: IBV_WR_TAG_DEL, handle: 9, ..ADD };
         assert_eq!(
             wrong(&post_srq_ops(&delete, false, 1, libc::EINVAL)),
             ["tm.handle 9: the tag list has no such entry"]

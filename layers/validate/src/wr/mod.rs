@@ -6,5 +6,3 @@
 mod list;
 mod receive;
 mod send;
-
-pub(crate) use list::named;

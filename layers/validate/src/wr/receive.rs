@@ -30,7 +30,7 @@ unsafe extern "C" fn ferroverbs_validate_post_recv(
     const CALL: &str = "ibv_post_recv";
     let Some(known) = QPS.get(qp as usize) else {
         // SAFETY: the caller's QP is live.
-        let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+        let Some(ctx) = context(unsafe { (*qp).context } as usize) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx.next(), post_recv)(qp, wr, bad) };
     };
@@ -180,7 +180,7 @@ unsafe extern "C" fn ferroverbs_validate_post_srq_recv(
     const CALL: &str = "ibv_post_srq_recv";
     let Some(known) = SRQS.get(srq as usize) else {
         // SAFETY: the caller's SRQ is live.
-        let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
+        let Some(ctx) = context(unsafe { (*srq).context } as usize) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx.next(), post_srq_recv)(srq, wr, bad) };
     };

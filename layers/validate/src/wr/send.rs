@@ -75,7 +75,7 @@ unsafe extern "C" fn ferroverbs_validate_post_send(
     const CALL: &str = "ibv_post_send";
     let Some(known) = QPS.get(qp as usize) else {
         // SAFETY: the caller's QP is live.
-        let Some(ctx) = context(unsafe { (*qp).context }) else { return libc::EINVAL };
+        let Some(ctx) = context(unsafe { (*qp).context } as usize) else { return libc::EINVAL };
         // SAFETY: the caller's arguments, passed on.
         return unsafe { beneath!(ctx.next(), post_send)(qp, wr, bad) };
     };
