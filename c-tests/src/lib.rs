@@ -254,13 +254,12 @@ pub fn build_librdmacm(test: &Path) -> Result<PathBuf, String> {
     build(test, "ferroverbs-rdmacm", "librdmacm.so")
 }
 
-/// The plugin that puts the emulated EFA adapter under libefa within one process, built in the same
-/// way.
+/// The plugin `soft`, built in the same way.
 ///
 /// # Errors
 /// The reason of a failed build.
-pub fn build_loopback(test: &Path) -> Result<PathBuf, String> {
-    build(test, "ferroverbs-emulated-loopback", "libemulated_loopback.so")
+pub fn build_soft(test: &Path) -> Result<PathBuf, String> {
+    build(test, "ferroverbs-soft", "libsoft.so")
 }
 
 fn build(test: &Path, package: &str, file: &str) -> Result<PathBuf, String> {

@@ -1,39 +1,67 @@
-//! The unmodified libefa of the system over the emulated EFA adapter, in one process: a program
-//! posts each kind of request that libefa can build, and ibv_devinfo shows the device.
+//! The unmodified libefa of the system over the emulated EFA adapter of soft: within one process
+//! and between two, each kind of request that libefa can build; ibv_devinfo shows the device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Our library and the plugin, laid out as a user would.
+/// Our library and the plugin, laid out as a user would, and a fabric of its own.
 struct Bench {
     folder: PathBuf,
 }
 
 impl Bench {
-    fn new() -> Self {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("emulated");
-        for name in ["lib", "plugins", "settings"] {
+    fn new(name: &str) -> Self {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("emulated-{name}"));
+        for name in ["lib", "plugins", "settings", "fabric"] {
             fs::create_dir_all(folder.join(name)).expect("cargo's folder for tests is writable");
         }
         let myself = std::env::current_exe().expect("this test has a path");
         let library = ferroverbs_c_tests::build_library(&myself).expect("our library");
-        let plugin = ferroverbs_c_tests::build_loopback(&myself).expect("the plugin");
+        let plugin = ferroverbs_c_tests::build_soft(&myself).expect("the plugin");
         copy(&library, &folder.join("lib/libibverbs.so.1"));
-        copy(&plugin, &folder.join("plugins/libloopback-rdmav65.so"));
-        fs::write(folder.join("settings/loopback.driver"), "driver loopback\n").expect("written");
+        copy(&plugin, &folder.join("plugins/libsoft-rdmav65.so"));
+        fs::write(folder.join("settings/soft.driver"), "driver soft\n").expect("written");
         Self { folder }
     }
 
-    fn run(&self, program: &Path, arguments: &[&str]) -> Output {
+    fn compile(&self, name: &str) -> PathBuf {
+        let program = self.folder.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("emulated/{name}.c"));
+        let compiled = Command::new("gcc")
+            .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
+            .arg(&program)
+            .arg(source)
+            .args(["-lefa", "-libverbs"])
+            .output()
+            .expect("a C compiler");
+        assert!(compiled.status.success(), "{}", text(&compiled.stderr));
+        program
+    }
+
+    fn run(&self, program: &Path, arguments: &[&str], emulate: &str) -> Output {
         Command::new(program)
             .args(arguments)
             .env("LD_LIBRARY_PATH", self.folder.join("lib"))
             .env("FERROVERBS_CONFIG_DIR", self.folder.join("settings"))
             .env("FERROVERBS_PROVIDER_DIR", self.folder.join("plugins"))
+            .env("FERROVERBS_FABRIC_DIR", self.folder.join("fabric"))
+            .env("FERROVERBS_EMULATE", emulate)
             .output()
             .expect("the program starts")
     }
+
+    /// Runs a program that prints one line if all is well.
+    fn passes(&self, name: &str) {
+        let done = self.run(&self.compile(name), &[], "efa");
+        let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
+        assert!(done.status.success() && stderr.is_empty(), "{:?} {stdout}{stderr}", done.status);
+        assert_eq!(stdout, "done\n");
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -44,28 +72,28 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn libefa_runs_over_the_emulated_adapter() {
-    let bench = Bench::new();
-    let program = bench.folder.join("efa");
-    let compiled = Command::new("gcc")
-        .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
-        .arg(&program)
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("emulated/efa.c"))
-        .args(["-lefa", "-libverbs"])
-        .output()
-        .expect("a C compiler");
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    let done = bench.run(&program, &[]);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
-    assert!(done.status.success() && stderr.is_empty(), "{:?} {stdout}{stderr}", done.status);
-    assert_eq!(stdout, "done\n");
+    Bench::new("one").passes("efa");
+}
 
-    let shown = bench.run(Path::new("ibv_devinfo"), &["-v"]);
+#[test]
+fn libefa_runs_between_two_processes() {
+    Bench::new("pair").passes("efa_pair");
+}
+
+#[test]
+fn ibv_devinfo_shows_the_device_that_the_setting_names() {
+    let bench = Bench::new("shown");
+    let shown = bench.run(Path::new("ibv_devinfo"), &["-v"], "efa");
     let (stdout, stderr) = (text(&shown.stdout), text(&shown.stderr));
     assert!(shown.status.success(), "{stdout}{stderr}");
-    for part in
-        ["hca_id:\tefa_0", "0x1d0f", "PORT_ACTIVE", "fe80:0000:0000:0000:0200:00ff:fe00:0001"]
-    {
+    for part in ["hca_id:\tefa_0", "0x1d0f", "61345", "PORT_ACTIVE", "max_qp:\t\t\t\t64"] {
         assert!(stdout.contains(part), "{part}: {stdout}{stderr}");
     }
+    assert!(!stdout.contains("soft0"), "{stdout}");
+
+    let unknown = bench.run(Path::new("ibv_devinfo"), &["-v"], "efb");
+    let line = "libibverbs: soft: FERROVERBS_EMULATE=efb: must be efa; going on without an \
+                emulated device\n";
+    assert!(text(&unknown.stderr).contains(line), "{}", text(&unknown.stderr));
+    assert!(text(&unknown.stdout).contains("soft0"), "{}", text(&unknown.stdout));
 }

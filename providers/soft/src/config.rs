@@ -93,6 +93,34 @@ pub(crate) fn device_names() -> &'static NamePattern {
     NAMES.get_or_init(|| NAME.get().unwrap_or_default())
 }
 
+/// The device of a vendor that the adapter emulates, which the vendor's provider serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum EmulatedDevice {
+    /// AWS EFA, served by libefa.
+    Efa,
+}
+
+/// The emulated device.
+const EMULATE: Setting<EmulatedDevice> = Setting {
+    name: "FERROVERBS_EMULATE",
+    allowed: "efa",
+    otherwise: "without an emulated device",
+    harmless: false,
+    parse: |text| (text == "efa").then_some(EmulatedDevice::Efa),
+};
+
+/// The emulated device, by `FERROVERBS_EMULATE`: the same for the life of the process. The adapter
+/// then announces this device instead of its own.
+pub(crate) fn emulated_device() -> Option<EmulatedDevice> {
+    static DEVICE: OnceLock<Option<EmulatedDevice>> = OnceLock::new();
+    *DEVICE.get_or_init(|| EMULATE.get())
+}
+
+/// Number of QP numbers that QPs of emulated devices alone get.
+pub(crate) fn named_qps() -> u16 {
+    emulated_device().map_or(0, |_| crate::ops::emulated::NAMED_QPS)
+}
+
 /// The order of the GID table.
 const GIDS: Setting<GidOrder> = Setting {
     name: "FERROVERBS_SOFT_GIDS",
@@ -254,8 +282,9 @@ pub(crate) fn weather() -> Option<ImpairmentRates> {
 
 /// Every variable that the adapter reads, as documented in the pages.
 #[cfg(test)]
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     DEVICES_ASKED.name,
+    EMULATE.name,
     NAME.name,
     GIDS.name,
     DIR_VARIABLE,

@@ -255,7 +255,7 @@ fn is_loopback(raw: &[u8; 16]) -> bool {
 const LINK_LOCAL: [u8; 8] = [0xfe, 0x80, 0, 0, 0, 0, 0, 0];
 
 /// The GID of a GUID with the default prefix.
-fn link_local(guid: [u8; 8]) -> [u8; 16] {
+pub(crate) fn link_local(guid: [u8; 8]) -> [u8; 16] {
     let mut raw = [0; 16];
     raw[..8].copy_from_slice(&LINK_LOCAL);
     raw[8..].copy_from_slice(&guid);

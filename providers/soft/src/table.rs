@@ -5,6 +5,7 @@
 use soft_sys::process;
 use soft_sys::unguessable::Unguessable;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,9 @@ pub(crate) struct Table<T> {
     /// By index: the position in `objects` plus 1, or [`FREE`] or [`RESERVED`].
     at: Vec<u16>,
     free: FreeNumbers,
+    /// The free indices below `named`.
+    free_named: FreeNumbers,
+    named: u16,
 }
 
 /// The index is free.
@@ -56,14 +60,37 @@ const RESERVED: u16 = u16::MAX;
 
 impl<T> Table<T> {
     /// A table with indices below `count`, which is less than 65,535.
+    #[cfg(test)]
     pub(crate) fn new(count: u16) -> Self {
-        Self { objects: vec![], at: vec![FREE; count.into()], free: FreeNumbers::below(count) }
+        Self::with_named(count, 0)
+    }
+
+    /// As `new`, with the indices below `named` for [`Table::reserve_named`] alone.
+    pub(crate) fn with_named(count: u16, named: u16) -> Self {
+        Self {
+            objects: vec![],
+            at: vec![FREE; count.into()],
+            free: FreeNumbers::of(named..count),
+            free_named: FreeNumbers::of(0..named),
+            named,
+        }
     }
 
     /// Reserves a free index; None if all are taken. The index cannot be predicted from present and
     /// past indices.
     pub(crate) fn reserve(&mut self) -> Option<usize> {
-        let index = usize::from(self.free.take(Instant::now())?);
+        let index = self.free.take(Instant::now())?;
+        self.mark_reserved(index)
+    }
+
+    /// Reserves a free index of the named ones; None if all are taken.
+    pub(crate) fn reserve_named(&mut self) -> Option<usize> {
+        let index = self.free_named.take(Instant::now())?;
+        self.mark_reserved(index)
+    }
+
+    fn mark_reserved(&mut self, index: u16) -> Option<usize> {
+        let index = usize::from(index);
         *self.at.get_mut(index)? = RESERVED;
         Some(index)
     }
@@ -80,7 +107,9 @@ impl<T> Table<T> {
     pub(crate) fn free(&mut self, index: usize) -> Option<Arc<T>> {
         let at = std::mem::replace(self.at.get_mut(index)?, FREE);
         if at != FREE {
-            self.free.give_back(index as u16, Instant::now());
+            let index = index as u16;
+            let free = if index < self.named { &mut self.free_named } else { &mut self.free };
+            free.give_back(index, Instant::now());
         }
         let at = self.position(at)?;
         let (_, object) = self.objects.swap_remove(at);
@@ -136,8 +165,8 @@ struct FreeNumbers {
 }
 
 impl FreeNumbers {
-    fn below(count: u16) -> Self {
-        let ready = (0..count).collect();
+    fn of(numbers: Range<u16>) -> Self {
+        let ready = numbers.collect();
         Self { ready, delayed: VecDeque::new(), random: Unguessable::new() }
     }
 
@@ -192,6 +221,17 @@ mod tests {
     }
 
     #[test]
+    fn named_indices_are_given_out_by_their_own_function_only() {
+        let mut table = Table::<()>::with_named(100, 4);
+        let others: BTreeSet<usize> = std::iter::from_fn(|| table.reserve()).collect();
+        assert!(others.into_iter().eq(4..100));
+        let named: BTreeSet<usize> = std::iter::from_fn(|| table.reserve_named()).collect();
+        assert!(named.into_iter().eq(0..4));
+        table.free(2);
+        assert_eq!((table.reserve(), table.reserve_named()), (None, Some(2)));
+    }
+
+    #[test]
     fn an_index_comes_back_late() {
         let mut table = Table::new(3);
         let first = table.reserve().expect("room");
@@ -216,7 +256,7 @@ mod tests {
     fn a_freed_number_is_not_reused_for_longer_than_a_time_wait() {
         let begin = Instant::now();
         let at = |tenths: u32| begin + Duration::from_millis(100) * tenths;
-        let mut numbers = FreeNumbers::below(1000);
+        let mut numbers = FreeNumbers::of(0..1000);
         // 200 numbers are freed in each second.
         let mut given = std::collections::BTreeMap::new();
         for tenths in 0..300 {

@@ -34,8 +34,8 @@ const MAX_RDMA: u32 = 1 << 30;
 const MAX_MESSAGE: u32 = 8928;
 
 /// `EFA_QUERY_DEVICE_CAPS_*` of the emulated adapter: RDMA READ, RNR retries, CQ notifications,
-/// source GIDs in CQs, data in order for 128 bytes, RDMA WRITE, unsolicited receives of WRITEs.
-const DEVICE_CAPS: u32 = 0b111_1111;
+/// source GIDs in CQs, data in order for 128 bytes, RDMA WRITE.
+const DEVICE_CAPS: u32 = 0b011_1111;
 
 /// An EFA adapter.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,7 +94,7 @@ impl Rings {
         let unsolicited = fields.u16(16);
         if fields.u32(0) != 0
             || fields.u32(12) != 0
-            || (fields.len() > known && (unsolicited & !1 != 0 || !fields.is_zero_from(19)))
+            || (fields.len() > known && (unsolicited != 0 || !fields.is_zero_from(19)))
         {
             return Err(Refusal::Invalid);
         }
@@ -129,7 +129,8 @@ impl Vendor for Efa {
             vendor_id: 0x1d0f,
             part_id: 0xefa1,
             firmware: [0, 0, 0, 1, 0, 0, 0, 0],
-            max_qp: 1024,
+            // Numbers of 16 bits have 6 for the QPs of a process.
+            max_qp: 64,
             max_qp_wr: MAX_SEND_WR,
             max_sge: MAX_SEGMENTS as u32,
             max_sge_rd: 1,

@@ -15,8 +15,8 @@ use super::context_identity::ContextIdentity;
 use super::frontend::{_verbs_init_and_alloc_context, verbs_set_ops, verbs_uninit_context};
 use super::state::{Context, SoftContext};
 use super::{
-    ah, buf, cq, cq_ex, dm, dmah, domain, mcast, mr, mr_import, mw, object, orphaned, pd, post, qp,
-    query, srq, tags, xrcd,
+    ah, buf, cq, cq_ex, dm, dmah, domain, emulated, mcast, mr, mr_import, mw, object, orphaned, pd,
+    post, qp, query, srq, tags, xrcd,
 };
 use crate::engine::adapter::Adapter;
 use crate::engine::adapter::port::Interfaces;
@@ -68,6 +68,7 @@ fn outlive_forks() {
 /// The locks that a forking thread holds.
 struct ForkLocks {
     // Released in this order.
+    _emulated: emulated::fork::Hold,
     contexts: MutexGuard<'static, Vec<usize>>,
     _registry: RegistryHold,
     adapter: MutexGuard<'static, OpenDevices>,
@@ -80,7 +81,12 @@ thread_local! {
 extern "C" fn before_fork() {
     let adapter = ADAPTER.lock();
     let registry = hold_registry();
-    let held = ForkLocks { contexts: CONTEXTS.lock(), _registry: registry, adapter };
+    let held = ForkLocks {
+        _emulated: emulated::fork::hold(),
+        contexts: CONTEXTS.lock(),
+        _registry: registry,
+        adapter,
+    };
     let _ = HELD.try_with(|place| place.replace(Some(held)));
 }
 
@@ -212,7 +218,7 @@ pub(super) unsafe extern "C" fn is_cmd_fd(device: *mut ibv_device, fd: c_int) ->
 ///
 /// # Safety
 /// `device` is a device of this provider; called by libibverbs.
-unsafe fn open(
+pub(super) unsafe fn open(
     device: *mut ibv_device,
     given: Option<(ContextIdentity, c_int)>,
 ) -> Result<*mut verbs_context, Errno> {
@@ -307,7 +313,7 @@ fn identify(
 ///
 /// # Safety
 /// `context` is an open context of this provider and is not used any more.
-unsafe extern "C" fn free_context(context: *mut ibv_context) {
+pub(super) unsafe extern "C" fn free_context(context: *mut ibv_context) {
     let offset = std::mem::offset_of!(verbs_context, context);
     // SAFETY: `context` lies in the SoftContext made by `open`, whose `inner` comes from a box
     // returned once, here; the application uses neither any more. libibverbs undoes its part of the

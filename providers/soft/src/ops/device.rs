@@ -1,13 +1,13 @@
 //! The entry of the plugin: registration with libibverbs, and the announced devices. The loader
 //! runs `register`; libibverbs then calls the functions of `ferroverbs_plugin_ext_v1`.
 
-use super::context;
 use super::frontend::verbs_register_driver_65;
+use super::{context, emulated};
 use crate::config;
 use crate::guid::AdapterGuid;
 use abi::*;
 use soft_local::fabric::FabricConfig;
-use std::cell::Cell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
@@ -33,10 +33,22 @@ static OPS: verbs_device_ops = verbs_device_ops {
     uninit_device: Some(uninit_device),
 };
 
+/// A table that `register` may replace before libibverbs reads the table.
+#[repr(transparent)]
+#[allow(unreachable_pub, reason = "the type of a C symbol")]
+pub struct Extension(UnsafeCell<ferroverbs_plugin_ext>);
+
+// SAFETY: written by the constructor of the library only, which no other code of the library
+// precedes.
+unsafe impl Sync for Extension {}
+
 /// How libibverbs learns of devices without a kernel device: see `abi::ext`.
 #[unsafe(no_mangle)]
 #[allow(non_upper_case_globals, unreachable_pub, reason = "a C symbol")]
-pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
+pub static ferroverbs_plugin_ext_v1: Extension = Extension(UnsafeCell::new(SOFT));
+
+/// The extension for the adapter's own devices.
+const SOFT: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
     size: size_of::<ferroverbs_plugin_ext>(),
     device_ops: &raw const OPS,
     announce: Some(announce),
@@ -54,6 +66,11 @@ pub static ferroverbs_plugin_ext_v1: ferroverbs_plugin_ext = ferroverbs_plugin_e
 };
 
 extern "C" fn register() {
+    if emulated::is_wanted() {
+        let extension = emulated::extension(&raw const OPS);
+        // SAFETY: the library is being loaded, so nobody else has the table.
+        unsafe { ferroverbs_plugin_ext_v1.0.get().write(extension) };
+    }
     // SAFETY: OPS is a static of a plugin that is never unloaded.
     unsafe { verbs_register_driver_65(&raw const OPS) };
     // The C library allocates the thread-local data of this library at the first use, and ends the

@@ -15,6 +15,7 @@ mod dmabuf;
 mod dmah;
 mod domain;
 mod ece;
+pub(crate) mod emulated;
 mod flow;
 mod frontend;
 mod mcast;

@@ -151,13 +151,48 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
         match kind {
             QpType::XrcRecv if has(IBV_QP_INIT_ATTR_XRCD) => create_receiver(init)?,
             QpType::XrcRecv => return Err(Errno::EINVAL),
-            _ if has(IBV_QP_INIT_ATTR_PD) => create_in_domain(kind, init, max_tso_header, rss)?,
+            _ if has(IBV_QP_INIT_ATTR_PD) => {
+                create_in_domain(kind, init, max_tso_header, rss, false)?
+            }
             _ => return Err(Errno::EINVAL),
         }
     };
     // SAFETY: `made` names objects of `init`, live during creation, and its QP was made just above:
     // no other thread has its handle.
     Ok(unsafe { finish(made, init.qp_context, init.qp_type, send_ops.is_some()) })
+}
+
+/// Creates a QP of an emulated device. With `is_named` the QP has a number of the range that maps
+/// to the numbers of the device.
+///
+/// # Errors
+/// As ibv_create_qp(3).
+///
+/// # Safety
+/// The objects named by `init` are live objects of this provider.
+pub(super) unsafe fn create_for_emulation(
+    pd: *mut ibv_pd,
+    init: &ibv_qp_init_attr,
+    is_named: bool,
+) -> Result<*mut ibv_qp, Errno> {
+    let kind = QpType::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+    let full = ibv_qp_init_attr_ex {
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        cap: init.cap,
+        qp_type: init.qp_type,
+        sq_sig_all: init.sq_sig_all,
+        comp_mask: IBV_QP_INIT_ATTR_PD,
+        pd,
+        ..Zeroed::zeroed()
+    };
+    // SAFETY: the objects of `full` are live, per the caller; nobody else knows the new QP.
+    let qp = unsafe {
+        let made = create_in_domain(kind, &full, 0, None, is_named)?;
+        finish(made, std::ptr::null_mut(), init.qp_type, false)
+    };
+    Ok(Arc::into_raw(qp).cast_mut().cast())
 }
 
 /// Fills in the C object of a QP that no other thread knows yet.
@@ -218,6 +253,7 @@ unsafe fn create_in_domain(
     init: &ibv_qp_init_attr_ex,
     max_tso_header: u16,
     rss: Option<Rss>,
+    is_named: bool,
 ) -> Result<NewQp, Errno> {
     let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
@@ -269,7 +305,9 @@ unsafe fn create_in_domain(
         if init.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 {
             pair.create_flags = init.create_flags;
         }
-        QpParameters::pair(kind, domain.number, pair, cap, report).with_tso_header(max_tso_header)
+        QpParameters::pair(kind, domain.number, pair, cap, report)
+            .with_tso_header(max_tso_header)
+            .with_name(is_named)
     };
     let held = domain.hold()?;
     let qp = Qp::new(&domain.adapter, wanted)?;

@@ -44,6 +44,8 @@ pub(crate) struct QpParameters {
     cap: ibv_qp_cap,
     max_tso_header: u16,
     report: Reporter,
+    /// Whether the QP gets one of the numbers for QPs of emulated devices.
+    is_named: bool,
 }
 
 impl QpParameters {
@@ -55,7 +57,7 @@ impl QpParameters {
         cap: ibv_qp_cap,
         report: Reporter,
     ) -> Self {
-        Self { kind, pd, role: Role::Pair(pair), cap, max_tso_header: 0, report }
+        Self { kind, pd, role: Role::Pair(pair), cap, max_tso_header: 0, report, is_named: false }
     }
 
     /// RAW_PACKET and UD: reserves `bytes` for the headers of segmented sends.
@@ -63,16 +65,29 @@ impl QpParameters {
         Self { max_tso_header: bytes, ..self }
     }
 
+    /// Chooses a number of the range for QPs of emulated devices.
+    pub(crate) fn with_name(self, is_named: bool) -> Self {
+        Self { is_named, ..self }
+    }
+
     /// A RAW_PACKET QP that spreads frames, with the capacities given by its creator.
     pub(crate) const fn spreader(pd: u32, rss: Rss, cap: ibv_qp_cap, report: Reporter) -> Self {
-        Self { kind: QpType::Raw, pd, role: Role::Rss(rss), cap, max_tso_header: 0, report }
+        Self {
+            kind: QpType::Raw,
+            pd,
+            role: Role::Rss(rss),
+            cap,
+            max_tso_header: 0,
+            report,
+            is_named: false,
+        }
     }
 
     /// An XRC receiver: a QP of this process, a stand-in for a QP of another process, or a handle
     /// of either.
     pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
         let (kind, cap) = (QpType::XrcRecv, Zeroed::zeroed());
-        Self { kind, pd: 0, role, cap, max_tso_header: 0, report }
+        Self { kind, pd: 0, role, cap, max_tso_header: 0, report, is_named: false }
     }
 }
 
@@ -82,7 +97,7 @@ impl Qp {
     /// # Errors
     /// `ENOMEM` no QP number is free, or no memory for the requests.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: QpParameters) -> Result<Arc<Self>, Errno> {
-        let QpParameters { kind, pd, role, cap, max_tso_header, report } = wanted;
+        let QpParameters { kind, pd, role, cap, max_tso_header, report, is_named } = wanted;
         let pair = role.pair();
         let (matches, shares) =
             (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
@@ -114,7 +129,12 @@ impl Qp {
             _ => ReceiveQueue::new(0, 0),
         }
         .ok_or(Errno::ENOMEM)?;
-        let (index, number) = adapter.registry.reserve_qp().ok_or(Errno::ENOMEM)?;
+        let reserved = if is_named {
+            adapter.registry.reserve_named_qp()
+        } else {
+            adapter.registry.reserve_qp()
+        };
+        let (index, number) = reserved.ok_or(Errno::ENOMEM)?;
         let borrowed = role.borrowed_number();
         let qpn = borrowed.unwrap_or(number);
         let entry = adapter.view.qp(index);

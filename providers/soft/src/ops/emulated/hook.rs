@@ -2,23 +2,22 @@
 //! reads the doorbell. Inline code calls some functions through the QP itself. The layer replaces
 //! these functions when the QP changes its state, because programs post after this change.
 
-use core::ffi::{c_int, c_void};
-use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
-
+use super::context;
 use abi::{
     ferroverbs_layer, ibv_context, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr,
-    ibv_send_wr, verbs_context_ops,
+    ibv_send_wr, ibv_wc, verbs_context_ops,
 };
-
-use crate::context;
+use cface::sync::Mutex;
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::sync::OnceLock;
 
 /// The plugin's hook.
-pub(crate) static HOOK: ferroverbs_layer = ferroverbs_layer {
+pub(super) static HOOK: ferroverbs_layer = ferroverbs_layer {
     size: size_of::<ferroverbs_layer>(),
     generation: 65,
     reserved: 0,
-    name: c"loopback".as_ptr(),
+    name: c"emulated".as_ptr(),
     attach: Some(attach),
     awaits: None,
     refused: None,
@@ -38,27 +37,29 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    let mut beneath = BENEATH.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut beneath = BENEATH.lock();
     beneath.insert(context.addr(), next.expose_provenance());
     // SAFETY: our table.
     let mine = unsafe { &mut *mine };
     mine.post_send = Some(post_send);
     mine.post_recv = Some(post_recv);
+    mine.poll_cq = Some(poll_cq);
     mine.req_notify_cq = Some(req_notify_cq);
+    mine.free_context = Some(free_context);
     mine.modify_qp = Some(modify_qp);
     mine.destroy_qp = Some(destroy_qp);
     0
 }
 
-/// The functions beneath a context. The test changes none while the context is open.
+/// The functions beneath a context. The table stays as long as the context.
 ///
 /// # Safety
 /// `context` is open and was attached.
 unsafe fn beneath(context: *mut ibv_context) -> &'static verbs_context_ops {
-    let beneath = BENEATH.lock().unwrap_or_else(PoisonError::into_inner);
+    let beneath = BENEATH.lock();
     let table = beneath.get(&context.addr()).copied().unwrap_or(0);
     // SAFETY: a table that lives as long as the context; `attach` stored it.
-    unsafe { &*core::ptr::with_exposed_provenance(table) }
+    unsafe { &*std::ptr::with_exposed_provenance(table) }
 }
 
 /// # Safety
@@ -108,6 +109,29 @@ unsafe extern "C" fn post_recv(
     result
 }
 
+/// Writes the completion entries that are due before the provider looks for them.
+///
+/// # Safety
+/// As `ibv_poll_cq(3)`.
+unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    // SAFETY: a live CQ with an open context.
+    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
+    context::with(cmd_fd, |_| ());
+    call!(cq.poll_cq(cq, count, wc))
+}
+
+/// # Safety
+/// `context` is an open context that nobody uses any more.
+unsafe extern "C" fn free_context(context: *mut ibv_context) {
+    // SAFETY: attached, and still open.
+    let free = unsafe { beneath(context) }.free_context;
+    BENEATH.lock().remove(&context.addr());
+    if let Some(free) = free {
+        // SAFETY: the provider's function, with its context.
+        unsafe { free(context) };
+    }
+}
+
 /// # Safety
 /// As `ibv_req_notify_cq(3)`.
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
@@ -125,7 +149,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
     if result == 0
         && let Some(extended) = extended(qp)
     {
-        let mut completes = COMPLETES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut completes = COMPLETES.lock();
         completes.entry(extended.addr()).or_insert_with(|| {
             // SAFETY: a live extended QP, whose functions the provider has set.
             let provider = unsafe { (*extended).wr_complete };
@@ -137,16 +161,22 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
     result
 }
 
-/// The same QP as an `ibv_qp_ex`, or `None` for a QP without work request builder.
+/// The same QP as an `ibv_qp_ex`, or `None` for a QP without work request builder. The library
+/// knows the layout of each generation of providers.
 fn extended(qp: *mut ibv_qp) -> Option<*mut ibv_qp_ex> {
     type Convert = unsafe extern "C" fn(qp: *mut ibv_qp) -> *mut ibv_qp_ex;
-    // SAFETY: a name; the program has libibverbs.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"ibv_qp_to_qp_ex".as_ptr()) };
-    if found.is_null() {
-        return None;
-    }
-    // SAFETY: the function of that name, with a live QP.
-    let extended = unsafe { core::mem::transmute::<*mut c_void, Convert>(found)(qp) };
+    static CONVERT: OnceLock<Option<Convert>> = OnceLock::new();
+    let convert = (*CONVERT.get_or_init(|| {
+        let flags = libc::RTLD_NOW | libc::RTLD_NOLOAD;
+        // SAFETY: a name; the library is loaded, because it called this function.
+        let library = unsafe { libc::dlopen(c"libibverbs.so.1".as_ptr(), flags) };
+        // SAFETY: a name; a library that stays loaded, or NULL: every library of the program.
+        let found = unsafe { libc::dlsym(library, c"ibv_qp_to_qp_ex".as_ptr()) };
+        // SAFETY: the function of that name.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut c_void, Convert>(found) })
+    }))?;
+    // SAFETY: a live QP.
+    let extended = unsafe { convert(qp) };
     (!extended.is_null()).then_some(extended)
 }
 
@@ -159,7 +189,7 @@ unsafe extern "C" fn unsupported(_: *mut ibv_qp_ex) -> c_int {
 /// # Safety
 /// As `ibv_wr_complete(3)`.
 unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    let completes = COMPLETES.lock().unwrap_or_else(PoisonError::into_inner);
+    let completes = COMPLETES.lock();
     let provider = completes.get(&qp.addr()).copied().unwrap_or(unsupported);
     drop(completes);
     // SAFETY: the provider's function, with its QP.
@@ -177,7 +207,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     if result == 0
         && let Some(extended) = extended
     {
-        COMPLETES.lock().unwrap_or_else(PoisonError::into_inner).remove(&extended.addr());
+        COMPLETES.lock().remove(&extended.addr());
     }
     result
 }

@@ -1,0 +1,345 @@
+/*
+ * Two processes with an emulated EFA device each: SRD and UD in both directions, RDMA READ and
+ * WRITE, errors that concern one request, and a peer that is killed. The parent drives the test;
+ * the child answers. One line for each check that fails.
+ */
+#include <errno.h>
+#include <infiniband/efadv.h>
+#include <infiniband/verbs.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define QKEY 0x11111111
+#define DEPTH 16
+#define MESSAGES 200
+#define GRH 40
+#define AREA 65536
+
+static int failed, can_write;
+static const char *who;
+
+#define CHECK(condition)                                                            \
+	do {                                                                        \
+		if (!(condition)) {                                                 \
+			printf("%s line %d: %s\n", who, __LINE__, #condition);      \
+			failed = 1;                                                 \
+		}                                                                   \
+	} while (0)
+
+#define MUST(condition)                                                                     \
+	do {                                                                                \
+		if (!(condition)) {                                                         \
+			printf("%s line %d: %s (errno %d)\n", who, __LINE__, #condition, errno); \
+			exit(1);                                                            \
+		}                                                                           \
+	} while (0)
+
+struct address {
+	union ibv_gid gid;
+	uint32_t srd, ud, rkey;
+	uint64_t memory;
+};
+
+static struct ibv_context *context;
+static struct ibv_pd *pd;
+static struct ibv_mr *mr;
+static struct ibv_cq *cq;
+static struct ibv_ah *ah;
+static struct ibv_qp *srd, *ud;
+static char *memory;
+static struct address mine, theirs;
+
+static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = {.qp_state = state, .port_num = 1, .qkey = QKEY};
+	int mask = IBV_QP_STATE;
+
+	if (state == IBV_QPS_INIT)
+		mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
+	if (state == IBV_QPS_RTS)
+		mask |= IBV_QP_SQ_PSN;
+	MUST(!ibv_modify_qp(qp, &attr, mask));
+}
+
+static struct ibv_qp *ready(struct ibv_qp *qp)
+{
+	MUST(qp);
+	to_state(qp, IBV_QPS_INIT);
+	to_state(qp, IBV_QPS_RTR);
+	to_state(qp, IBV_QPS_RTS);
+	return qp;
+}
+
+static void open_device(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	MUST(list && list[0] && !list[1] && !strcmp(ibv_get_device_name(list[0]), "efa_0"));
+	MUST(context = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	MUST(memory = calloc(1, AREA));
+	MUST(pd = ibv_alloc_pd(context));
+	MUST(mr = ibv_reg_mr(pd, memory, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
+	MUST(cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
+	struct ibv_qp_cap cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 32};
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = cap,
+		.qp_type = IBV_QPT_DRIVER,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ,
+	};
+	struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
+	/* libefa has RDMA WRITE since rdma-core 47. */
+	attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE;
+	srd = efadv_create_qp_ex(context, &attr, &efa, sizeof(efa));
+	can_write = srd != NULL;
+	attr.send_ops_flags &= ~IBV_QP_EX_WITH_RDMA_WRITE;
+	srd = ready(srd ? srd : efadv_create_qp_ex(context, &attr, &efa, sizeof(efa)));
+	struct ibv_qp_init_attr plain = {.send_cq = cq, .recv_cq = cq, .cap = cap, .qp_type = IBV_QPT_UD};
+	ud = ready(ibv_create_qp(pd, &plain));
+	CHECK(srd->qp_num <= 0xffff && ud->qp_num <= 0xffff && srd->qp_num != ud->qp_num);
+	MUST(!ibv_query_gid(context, 1, 0, &mine.gid));
+	mine.srd = srd->qp_num;
+	mine.ud = ud->qp_num;
+	mine.rkey = mr->rkey;
+	mine.memory = (uintptr_t)memory;
+}
+
+static void meet(int socket)
+{
+	MUST(write(socket, &mine, sizeof(mine)) == sizeof(mine));
+	MUST(read(socket, &theirs, sizeof(theirs)) == sizeof(theirs));
+	struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh.dgid = theirs.gid};
+	MUST(ah = ibv_create_ah(pd, &attr));
+}
+
+/* A step of both processes is over. */
+static void step(int socket)
+{
+	char byte = 1;
+
+	MUST(write(socket, &byte, 1) == 1);
+	MUST(read(socket, &byte, 1) == 1);
+}
+
+static struct ibv_wc completion(void)
+{
+	struct ibv_wc wc = {.wr_id = ~0ull};
+	struct timespec start, now;
+	int got;
+
+	clock_gettime(CLOCK_MONOTONIC, &start);
+	while (!(got = ibv_poll_cq(cq, 1, &wc))) {
+		clock_gettime(CLOCK_MONOTONIC, &now);
+		MUST(now.tv_sec - start.tv_sec < 60);
+	}
+	MUST(got == 1);
+	return wc;
+}
+
+static void post_recv(struct ibv_qp *qp, uint64_t id, char *at, uint32_t length)
+{
+	struct ibv_sge sge = {(uintptr_t)at, length, mr->lkey};
+	struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1}, *bad;
+
+	MUST(!ibv_post_recv(qp, &wr, &bad));
+}
+
+static void post_send(struct ibv_qp *qp, uint32_t to, uint64_t id, const void *data, uint32_t length, unsigned flags)
+{
+	struct ibv_sge sge = {(uintptr_t)data, length, mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND_WITH_IMM, .send_flags = IBV_SEND_SIGNALED | flags, .imm_data = htobe32(id)}, *bad;
+
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = to;
+	wr.wr.ud.remote_qkey = QKEY;
+	MUST(!ibv_post_send(qp, &wr, &bad));
+}
+
+/* Each message goes over and comes back with its number in front. */
+static void ping(struct ibv_qp *qp, uint32_t to, uint32_t head)
+{
+	for (int i = 0; i < MESSAGES; i++) {
+		uint32_t length = i % 4 ? 8 + i * 10 : 8;
+		int seen = 0;
+
+		memset(memory + 8192, 0, 8192);
+		snprintf(memory, 8, "%d", i);
+		memory[length - 1] = 'z';
+		post_recv(qp, 5000 + i, memory + 8192, 8192);
+		post_send(qp, to, i, memory, length, i % 4 ? 0 : IBV_SEND_INLINE);
+		while (seen != 3) {
+			struct ibv_wc wc = completion();
+
+			MUST(wc.status == IBV_WC_SUCCESS && wc.qp_num == qp->qp_num);
+			if (!(wc.opcode & IBV_WC_RECV)) {
+				CHECK(wc.wr_id == (uint64_t)i);
+				seen |= 1;
+				continue;
+			}
+			CHECK(wc.wr_id == (uint64_t)(5000 + i) && wc.src_qp == to && wc.byte_len == length + head);
+			CHECK(wc.wc_flags & IBV_WC_WITH_IMM && be32toh(wc.imm_data) == (uint32_t)i + 1);
+			CHECK(atoi(memory + 8192 + head) == i && memory[8192 + head + length - 1] == 'z');
+			seen |= 2;
+		}
+	}
+}
+
+static void pong(struct ibv_qp *qp, uint32_t to, uint32_t head)
+{
+	for (int i = 0; i < MESSAGES; i++) {
+		struct ibv_wc wc;
+
+		do
+			wc = completion();
+		while (!(wc.opcode & IBV_WC_RECV) && wc.status == IBV_WC_SUCCESS);
+		MUST(wc.status == IBV_WC_SUCCESS);
+		CHECK(wc.src_qp == to && be32toh(wc.imm_data) == (uint32_t)i);
+		memcpy(memory + 24576, memory + 16384 + head, wc.byte_len - head);
+		post_recv(qp, i, memory + 16384, 8192);
+		post_send(qp, to, i + 1, memory + 24576, wc.byte_len - head, 0);
+	}
+	for (struct ibv_wc wc = {.wr_id = 0}; wc.wr_id != MESSAGES; wc = completion())
+		;
+}
+
+static void rdma(uint32_t rkey, int is_write, uint64_t id, uint64_t offset, char *local, uint32_t length)
+{
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(srd);
+
+	ibv_wr_start(qp);
+	qp->wr_id = id;
+	qp->wr_flags = IBV_SEND_SIGNALED;
+	if (is_write)
+		ibv_wr_rdma_write(qp, rkey, theirs.memory + offset);
+	else
+		ibv_wr_rdma_read(qp, rkey, theirs.memory + offset);
+	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)local, length);
+	ibv_wr_set_ud_addr(qp, ah, theirs.srd, QKEY);
+	MUST(!ibv_wr_complete(qp));
+}
+
+/* An error concerns its request alone: those behind it are executed. */
+static void errors(void)
+{
+	int good = 0, bad = 0;
+
+	memset(memory, 0, 100);
+	for (int i = 0; i < 5; i++)
+		rdma(i == 2 ? theirs.rkey ^ 0x5a5a00 : theirs.rkey, 0, 100 + i, 40000, memory + 10 * i, 9);
+	for (int i = 0; i < 5; i++) {
+		struct ibv_wc wc = completion();
+
+		if (wc.wr_id == 102) {
+			CHECK(wc.status != IBV_WC_SUCCESS && wc.vendor_err == 7);
+			bad++;
+		} else {
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			good++;
+		}
+	}
+	CHECK(good == 4 && bad == 1);
+	for (int i = 0; i < 5; i++)
+		CHECK(!strcmp(memory + 10 * i, i == 2 ? "" : "to read!"));
+	/* A wrong Q_Key reaches no QP. */
+	struct ibv_sge sge = {(uintptr_t)memory, 4, mr->lkey};
+	struct ibv_send_wr wr = {.wr_id = 110, .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad_wr;
+	wr.wr.ud.ah = ah;
+	wr.wr.ud.remote_qpn = theirs.srd;
+	wr.wr.ud.remote_qkey = QKEY + 1;
+	MUST(!ibv_post_send(srd, &wr, &bad_wr));
+	CHECK(completion().vendor_err == 9);
+}
+
+static void close_device(void)
+{
+	CHECK(!ibv_destroy_qp(srd));
+	CHECK(!ibv_destroy_qp(ud));
+	CHECK(!ibv_destroy_cq(cq));
+	CHECK(!ibv_destroy_ah(ah));
+	CHECK(!ibv_dereg_mr(mr));
+	CHECK(!ibv_dealloc_pd(pd));
+	CHECK(!ibv_close_device(context));
+	free(memory);
+}
+
+static int child(int socket)
+{
+	who = "child";
+	open_device();
+	strcpy(memory + 40000, "to read!");
+	post_recv(srd, 0, memory + 16384, 8192);
+	meet(socket);
+	step(socket);
+	pong(srd, theirs.srd, 0);
+	post_recv(ud, 0, memory + 16384, 8192);
+	step(socket);
+	pong(ud, theirs.ud, GRH);
+	step(socket);
+	/* The parent reads and writes. */
+	step(socket);
+	CHECK(!can_write || !strcmp(memory + 50000, "was written"));
+	fflush(stdout);
+	step(socket);
+	/* The parent ends this process. */
+	if (failed)
+		return 1;
+	for (;;)
+		pause();
+}
+
+int main(void)
+{
+	int sockets[2], status;
+
+	who = "parent";
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+	fflush(stdout);
+	pid_t pid = fork();
+	MUST(pid >= 0);
+	if (!pid) {
+		close(sockets[0]);
+		return child(sockets[1]);
+	}
+	close(sockets[1]);
+	open_device();
+	meet(sockets[0]);
+	step(sockets[0]);
+	ping(srd, theirs.srd, 0);
+	step(sockets[0]);
+	ping(ud, theirs.ud, GRH);
+	step(sockets[0]);
+	strcpy(memory, "was written");
+	if (can_write) {
+		rdma(theirs.rkey, 1, 90, 50000, memory, 12);
+		CHECK(completion().status == IBV_WC_SUCCESS);
+	}
+	errors();
+	step(sockets[0]);
+	step(sockets[0]);
+	kill(pid, SIGKILL);
+	MUST(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status));
+	/* Requests to a process that is gone fail, and others go on. */
+	post_send(srd, theirs.srd, 200, memory, 4, 0);
+	CHECK(completion().status != IBV_WC_SUCCESS);
+	post_send(srd, theirs.srd, 201, memory, 4, 0);
+	CHECK(completion().status != IBV_WC_SUCCESS);
+	post_recv(srd, 300, memory + 8192, 100);
+	post_send(srd, srd->qp_num, 301, memory, 4, 0);
+	CHECK(completion().status == IBV_WC_SUCCESS && completion().status == IBV_WC_SUCCESS);
+	close_device();
+	if (!failed)
+		printf("done\n");
+	return failed;
+}

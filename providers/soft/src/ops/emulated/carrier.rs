@@ -1,0 +1,269 @@
+//! The data path of an emulated context: for each object of the vendor an object of the adapter.
+//! The adapter has the rules of verbs: keys, rights, ranges, queues, retries, transports.
+#![forbid(unsafe_code)]
+
+use super::channels::Channels;
+use super::objects::{Ah, Device, Mr, Pd};
+use super::qp::{Done, EmulatedQp};
+use super::remote::{Local, address_of};
+use super::requests::{Request, Segments};
+use abi::*;
+use emulated_commands::carrier::{Address, Carrier, Change, Keys, Port, Region};
+use emulated_commands::refusal::Refusal;
+use emulated_commands::vendor::{
+    Capabilities, Completion, Operation, Receive, Segment, Service, Status, WorkRequest,
+};
+use soft_sys::Errno;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Bytes of the longest message of EFA that needs a receive.
+const MAX_MESSAGE: u64 = 8928;
+/// Rights that EFA knows.
+const RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_RELAXED_ORDERING;
+
+/// The objects of one context, by the handles of the vendor's objects.
+#[derive(Debug)]
+pub(super) struct SoftCarrier {
+    qps: BTreeMap<u32, EmulatedQp>,
+    ahs: BTreeMap<u32, ([u8; 16], Arc<Ah>)>,
+    mrs: Regions,
+    pds: BTreeMap<u32, Arc<Pd>>,
+    channels: Channels,
+    completions: VecDeque<(u32, Completion)>,
+    /// Datagrams of handshakes that were no messages.
+    drops: u64,
+    local: Local,
+    device: Arc<Device>,
+}
+
+/// Regions by handle. EFA's descriptors have 24 bits for a key: 16 of the handle, and 8 that change
+/// when the handle is used again.
+#[derive(Debug, Default)]
+struct Regions {
+    by_handle: BTreeMap<u32, (u32, Mr)>,
+    uses: u8,
+}
+
+impl Regions {
+    fn add(&mut self, handle: u32, mr: Mr) -> Keys {
+        self.uses = self.uses.checked_add(1).unwrap_or(1);
+        let keys = Keys { lkey: u32::from(self.uses) << 16 | handle & 0xffff, rkey: mr.rkey() };
+        self.by_handle.insert(handle, (keys.lkey, mr));
+        keys
+    }
+
+    /// Segments with keys of the adapter.
+    ///
+    /// # Errors
+    /// [`Status::LocalProtection`] no region has the key; [`Status::LocalLength`] too many
+    /// segments.
+    fn segments(&self, segments: &[Segment]) -> Result<Segments, Status> {
+        let mut found = Segments::new();
+        for segment in segments {
+            let region = self.by_handle.get(&(segment.lkey & 0xffff));
+            let region = region.filter(|(lkey, _)| *lkey == segment.lkey);
+            let (_, mr) = region.ok_or(Status::LocalProtection)?;
+            let (addr, length, lkey) = (segment.address, segment.length, mr.lkey());
+            let sge = ibv_sge { addr, length, lkey };
+            found.try_push(sge).map_err(|_| Status::LocalLength)?;
+        }
+        Ok(found)
+    }
+}
+
+fn refusal(errno: Errno) -> Refusal {
+    Refusal::Other(errno.raw())
+}
+
+impl SoftCarrier {
+    pub(super) fn new(device: Arc<Device>) -> Self {
+        Self {
+            qps: BTreeMap::new(),
+            ahs: BTreeMap::new(),
+            mrs: Regions::default(),
+            pds: BTreeMap::new(),
+            channels: Channels::default(),
+            completions: VecDeque::new(),
+            drops: 0,
+            local: Local::new(&device),
+            device,
+        }
+    }
+
+    /// The GID of the device.
+    pub(super) const fn gid(&self) -> [u8; 16] {
+        self.local.gid
+    }
+
+    /// The program closes a completion channel.
+    pub(super) fn close_channel(&mut self, fd: i32) {
+        self.channels.close(fd);
+    }
+
+    /// The next completion, with the handle of its QP.
+    pub(super) fn next_completion(&mut self) -> Option<(u32, Completion)> {
+        self.completions.pop_front()
+    }
+
+    /// Takes the events of the adapter's CQs, and asks for further ones.
+    pub(super) fn take_events(&mut self) {
+        while let Some(key) = self.device.take_event() {
+            if let Some(qp) = self.qps.values().find(|qp| qp.has_queue(key)) {
+                qp.acknowledge();
+            }
+        }
+    }
+
+    /// Handles what the adapter has completed, and repeats what was not answered. Returns the time
+    /// of the next look.
+    pub(super) fn progress(&mut self) -> Option<Instant> {
+        let Self { qps, ahs, completions, drops, local, .. } = self;
+        let ah_of = |gid: &[u8; 16]| {
+            ahs.iter().find(|(_, (known, _))| known == gid).map(|(handle, _)| *handle)
+        };
+        loop {
+            let mut is_moving = false;
+            let mut next: Option<Instant> = None;
+            for (&handle, qp) in qps.iter_mut() {
+                let number = qp.number;
+                let mut done = Done { handle, number, completions, ah_of: &ah_of, drops };
+                is_moving |= qp.poll(local, &mut done);
+                next = next.into_iter().chain(qp.repeat(local, &mut done)).min();
+            }
+            if !is_moving {
+                return next;
+            }
+        }
+    }
+}
+
+impl Carrier for SoftCarrier {
+    fn node_guid(&self) -> u64 {
+        u64::from_ne_bytes(self.device.state().adapter.identity.guid().guid(0))
+    }
+
+    fn port(&self, port: u8) -> Option<Port> {
+        let state = if self.local.is_up() { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN } as u8;
+        (port == 1).then_some(Port { state, mtu: IBV_MTU_4096 as u8, gids: 1, pkeys: 1 })
+    }
+
+    fn open_events(&mut self) -> Result<i32, Refusal> {
+        self.channels.open_asynchronous(&self.device.state().adapter).map_err(refusal)
+    }
+
+    fn open_channel(&mut self) -> Result<i32, Refusal> {
+        self.channels.open(&self.device.state().adapter).map_err(refusal)
+    }
+
+    fn has_channel(&self, channel: i32) -> bool {
+        self.channels.has(channel)
+    }
+
+    fn notify(&mut self, channel: i32, user_handle: u64) {
+        self.channels.notify(channel, user_handle);
+    }
+
+    fn forget_notifications(&mut self, channel: i32, user_handle: u64) -> u32 {
+        self.channels.forget_notifications(channel, user_handle)
+    }
+
+    fn report(&mut self, user_handle: u64, event: u32) {
+        self.channels.report(user_handle, event);
+    }
+
+    fn forget_reports(&mut self, user_handle: u64) -> u32 {
+        self.channels.forget_reports(user_handle)
+    }
+
+    fn alloc_pd(&mut self, pd: u32) -> Result<(), Refusal> {
+        self.pds.insert(pd, Pd::new(&self.device).map_err(refusal)?);
+        Ok(())
+    }
+
+    fn dealloc_pd(&mut self, pd: u32) {
+        self.pds.remove(&pd);
+    }
+
+    fn register(&mut self, mr: u32, region: &Region) -> Result<Keys, Refusal> {
+        if region.access & !RIGHTS != 0 {
+            return Err(Refusal::Unsupported);
+        }
+        let pd = self.pds.get(&region.pd).ok_or(Refusal::Invalid)?;
+        let Region { start, length, iova, access, .. } = *region;
+        let made = Mr::new(pd, start, length, iova, access).map_err(refusal)?;
+        Ok(self.mrs.add(mr, made))
+    }
+
+    fn deregister(&mut self, mr: u32) {
+        self.mrs.by_handle.remove(&mr);
+    }
+
+    fn create_ah(&mut self, ah: u32, pd: u32, address: &Address) -> Result<(), Refusal> {
+        if !address.is_global || address.sgid_index != 0 {
+            return Err(Refusal::Invalid);
+        }
+        let pd = self.pds.get(&pd).ok_or(Refusal::Invalid)?;
+        let made = Ah::new(pd, address_of(address.dgid, &self.local)).map_err(refusal)?;
+        self.ahs.insert(ah, (address.dgid, made));
+        Ok(())
+    }
+
+    fn destroy_ah(&mut self, ah: u32) {
+        self.ahs.remove(&ah);
+    }
+
+    fn create_qp(
+        &mut self,
+        qp: u32,
+        pd: u32,
+        service: Service,
+        sizes: &Capabilities,
+    ) -> Result<u32, Refusal> {
+        let pd = self.pds.get(&pd).ok_or(Refusal::Invalid)?;
+        let made = EmulatedQp::new(&self.device, pd, service, sizes).map_err(refusal)?;
+        let number = made.number.into();
+        self.qps.insert(qp, made);
+        Ok(number)
+    }
+
+    fn modify_qp(&mut self, handle: u32, change: &Change) -> Result<(), Refusal> {
+        let Self { qps, completions, drops, .. } = self;
+        let qp = qps.get_mut(&handle).ok_or(Refusal::Invalid)?;
+        let number = qp.number;
+        qp.modify(change, &mut Done { handle, number, completions, ah_of: &|_| None, drops })
+    }
+
+    fn destroy_qp(&mut self, qp: u32) {
+        self.qps.remove(&qp);
+        self.completions.retain(|(handle, _)| *handle != qp);
+    }
+
+    fn send(&mut self, handle: u32, request: &WorkRequest) -> Result<(), Status> {
+        let destination = request.destination.ok_or(Status::BadAddressHandle)?;
+        let (gid, ah) = self.ahs.get(&destination.ah).ok_or(Status::BadAddressHandle)?;
+        if request.operation == Operation::Send && request.len() > MAX_MESSAGE {
+            return Err(Status::LocalLength);
+        }
+        let number = u16::try_from(destination.qp).map_err(|_| Status::NoRemoteQp)?;
+        let prepared = Request {
+            id: request.id,
+            operation: request.operation,
+            immediate: request.immediate,
+            segments: self.mrs.segments(&request.segments)?,
+            inline: request.inline.clone(),
+        };
+        let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
+        qp.send(prepared, (*gid, ah), number, destination.qkey, &self.local)
+    }
+
+    fn receive(&mut self, handle: u32, receive: &Receive) -> Result<(), Status> {
+        let segments = self.mrs.segments(&receive.segments)?;
+        let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
+        qp.receive(receive.id, segments)
+    }
+}
