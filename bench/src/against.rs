@@ -78,7 +78,7 @@ pub(super) fn main(
             progress.step(&format!("round {round} of {rounds}: {}", metric.what));
             let order = if round % 2 == 0 { [BEFORE, NOW] } else { [NOW, BEFORE] };
             for which in order {
-                match runners[which].ask(metric.ours, metric.bytes, metric.unit) {
+                match runners[which].measure(metric.ours, metric.bytes, metric.unit) {
                     Ok(value) => values[which].push(value),
                     Err(error) => {
                         failures += 1;

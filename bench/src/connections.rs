@@ -95,9 +95,9 @@ fn outside<'a>(
         }
         bench.hosts = hosts;
         progress.step(&format!("{AT_ONCE} at once, {place}"));
-        let (took, said) = bench.connect_at_once()?;
-        together.row([format!("{AT_ONCE}, {place}"), format!("{:.1}", took.as_secs_f64())]);
-        progress.note(said.trim_end());
+        let (duration, output) = bench.connect_at_once()?;
+        together.row([format!("{AT_ONCE}, {place}"), format!("{:.1}", duration.as_secs_f64())]);
+        progress.note(output.trim_end());
     }
     progress.clear();
     println!("{}\n{}", table.render(), together.render());

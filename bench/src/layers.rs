@@ -79,7 +79,7 @@ pub(super) fn main(
                 let what = question.what;
                 progress.step(&format!("round {round} of {rounds}: {what}, {}", names[index]));
                 loads.push(load());
-                values[index].push(ask(paths, names[index], question)?);
+                values[index].push(measure(paths, names[index], question)?);
             }
         }
     }
@@ -97,7 +97,7 @@ pub(super) fn main(
 }
 
 /// One number, of two processes under a layer, each on a CPU of its own.
-fn ask(paths: &Paths, layer: &str, question: &Question) -> crate::Result<f64> {
+fn measure(paths: &Paths, layer: &str, question: &Question) -> crate::Result<f64> {
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;
     let folder = scratch.folder("layer", 0o700)?;

@@ -295,7 +295,7 @@ impl Bench {
                 .step(&format!("round {round} of {}: {what}, {bytes} bytes, {name}", self.rounds));
             // A failed contender is reported and left out of this round. A failure of Ferroverbs is
             // reported again at the end.
-            match self.runner.ask(*contender, *bytes, *unit) {
+            match self.runner.measure(*contender, *bytes, *unit) {
                 Ok(value) => {
                     known.insert(question, value);
                     row.add(name, value);
@@ -337,7 +337,7 @@ impl Bench {
                         "MPICH" => Contender::Mpich(question, bytes, n),
                         _ => Contender::OpenMpi(question, bytes, n),
                     };
-                    match self.runner.ask(contender, bytes, unit) {
+                    match self.runner.measure(contender, bytes, unit) {
                         Ok(value) => points.push((bytes, value)),
                         Err(error) => self.progress.note(&format!("{name}: {error}")),
                     }

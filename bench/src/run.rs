@@ -68,7 +68,12 @@ impl Runner {
     }
 
     /// One measurement of a contender.
-    pub(super) fn ask(&self, contender: Contender, bytes: u64, unit: Unit) -> crate::Result<f64> {
+    pub(super) fn measure(
+        &self,
+        contender: Contender,
+        bytes: u64,
+        unit: Unit,
+    ) -> crate::Result<f64> {
         match contender {
             Contender::Ferroverbs(program, args) => self.perftest(program, args, bytes, unit),
             Contender::FerroverbsMapped(bytes, n) => {
@@ -136,7 +141,8 @@ impl Runner {
                     .args(["-c", cpu, "fi_pingpong", "-p", "shm", "-e", "rdm"])
                     .args(["-S", &bytes.to_string(), "-I", &n.to_string()])
             };
-        let pair = Pair::told(side(SERVER_CPU), side(CLIENT_CPU), ["-B", "-P"], LIMIT)?;
+        let pair =
+            Pair::with_port_options(side(SERVER_CPU), side(CLIENT_CPU), ["-B", "-P"], LIMIT)?;
         let ended = pair.run(&self.scratch)?;
         fabric_result(&ended.client.stdout).ok_or_else(|| format!("no result\n{}", ended.report()))
     }

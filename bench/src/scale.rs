@@ -76,7 +76,7 @@ struct Bench {
 
 impl Bench {
     /// The output of the program with these arguments.
-    fn ask(&self, args: &[&str]) -> crate::Result<ScaleOutput> {
+    fn measure(&self, args: &[&str]) -> crate::Result<ScaleOutput> {
         self.progress.step(&format!("scale {}", args.join(" ")));
         let done = self.over.job(&self.program).args(args).run(&self.scratch, LIMIT)?;
         if done.ok() { Ok(ScaleOutput(done.stdout)) } else { Err(done.report("scale")) }
@@ -136,21 +136,21 @@ impl Bench {
         ];
         for case in cases {
             let [connections, own, regions, idle] = case;
-            let said = self.ask(&["pair", connections, own, regions, idle, MESSAGES])?;
+            let output = self.measure(&["pair", connections, own, regions, idle, MESSAGES])?;
             let queues = if own == "0" { "one" } else { "each its own" };
             table.row([
                 connections.into(),
                 queues.into(),
                 regions.into(),
                 idle.into(),
-                said.get("set-up_ms"),
-                said.get("one_us"),
-                said.get("each_us"),
-                said.get("tear-down_ms"),
-                said.get("fresh_kib_per_qp"),
-                said.get("fresh_segments_kib_per_qp"),
-                said.get("used_kib_per_qp"),
-                said.get("used_segments_kib_per_qp"),
+                output.get("set-up_ms"),
+                output.get("one_us"),
+                output.get("each_us"),
+                output.get("tear-down_ms"),
+                output.get("fresh_kib_per_qp"),
+                output.get("fresh_segments_kib_per_qp"),
+                output.get("used_kib_per_qp"),
+                output.get("used_segments_kib_per_qp"),
             ]);
         }
         Ok(table)
@@ -159,20 +159,20 @@ impl Bench {
     fn processes(&self) -> crate::Result<Table> {
         let mut table = Table::new(&[("what", Align::Left), ("value", Align::Right)]);
         for pairs in ["1", "32"] {
-            let said = self.ask(&["many", pairs, MESSAGES])?;
+            let output = self.measure(&["many", pairs, MESSAGES])?;
             let name = format!("processor time of a message, {pairs} pairs at ping-pong, us");
-            table.row([name, said.get("cpu_us_per_message")]);
+            table.row([name, output.get("cpu_us_per_message")]);
         }
-        let said = self.ask(&["mesh", "64"])?;
+        let output = self.measure(&["mesh", "64"])?;
         for (name, what) in [
             ("open_ms", "64 processes open the device, ms"),
             ("create_ms", "each makes 64 QPs, ms"),
             ("connect_ms", "each connects with each, ms"),
             ("close_ms", "all end, ms"),
         ] {
-            table.row([what.into(), said.get(name)]);
+            table.row([what.into(), output.get(name)]);
         }
-        let said = self.ask(&["idle"])?;
+        let output = self.measure(&["idle"])?;
         for (name, what) in [
             (
                 "idle_cpu_us",
@@ -184,7 +184,7 @@ impl Bench {
                 "a process that 10000 RDMA WRITEs reach and that never polls: processor time, us",
             ),
         ] {
-            table.row([what.into(), said.get(name)]);
+            table.row([what.into(), output.get(name)]);
         }
         Ok(table)
     }
@@ -197,7 +197,7 @@ impl Bench {
             ("1000 CQs: us", Align::Right),
             ("processor, us", Align::Right),
         ]);
-        let [one, many] = ["1", "1000"].map(|cqs| self.ask(&["events", "2000", cqs]));
+        let [one, many] = ["1", "1000"].map(|cqs| self.measure(&["events", "2000", cqs]));
         let (one, many) = (one?, many?);
         for (name, what) in [
             ("verbs_event", "ibv_get_cq_event"),
@@ -239,8 +239,8 @@ mod tests {
 
     #[test]
     fn a_number_is_found_by_its_whole_name() {
-        let said = ScaleOutput("verbs_event_us 3.5\nevent_us 2\n".into());
-        assert_eq!(said.get("event_us"), "2");
-        assert_eq!(said.get("us"), "-");
+        let output = ScaleOutput("verbs_event_us 3.5\nevent_us 2\n".into());
+        assert_eq!(output.get("event_us"), "2");
+        assert_eq!(output.get("us"), "-");
     }
 }

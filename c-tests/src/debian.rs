@@ -98,14 +98,14 @@ fn source_of(folder: &Path, suite: &str, package: &str, root: &Path) -> Result<(
     let words = ["--download-only", "--tar-only", package].map(str::to_owned);
     // Some mirrors have archives without their descriptions; apt has checked the downloaded
     // archive.
-    let asked = apt.get(&tars, "source", &words);
+    let requested = apt.get(&tars, "source", &words);
     let archive =
         fs::read_dir(&tars).map_err(text)?.flatten().map(|entry| entry.path()).find(|path| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             name.contains(".orig.tar.") && !name.ends_with(".asc")
         });
     let Some(archive) = archive else {
-        return asked.and(Err("the source package has no archive of upstream's".into()));
+        return requested.and(Err("the source package has no archive of upstream's".into()));
     };
     let growing = apt.folder("tree")?;
     let mut tar = Command::new("tar");

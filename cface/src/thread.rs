@@ -143,11 +143,11 @@ mod tests {
 
     #[test]
     fn a_thread_has_its_name_and_ends_when_its_function_returns() {
-        let (said, heard) = channel();
+        let (output, heard) = channel();
         let (go, wait) = channel::<()>();
         let thread = spawn("fv-a-name-that-is-long", STACK, move || {
             let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
-            said.send((Id::own(), name)).unwrap();
+            output.send((Id::own(), name)).unwrap();
             wait.recv().unwrap();
         });
         let thread = thread.unwrap();

@@ -38,9 +38,10 @@ pub fn link(soname: &str, map: &str) {
 
 /// Where the compiler driver has the linker; the name alone if the linker is in PATH, or nowhere.
 fn place_of(driver: &OsString, name: &str) -> String {
-    let asked = Command::new(driver).arg(format!("-print-prog-name={name}")).output();
-    let said = asked.ok().filter(|asked| asked.status.success()).map(|asked| asked.stdout);
-    let place = String::from_utf8(said.unwrap_or_default()).unwrap_or_default().trim().to_owned();
+    let result = Command::new(driver).arg(format!("-print-prog-name={name}")).output();
+    let printed = result.ok().filter(|result| result.status.success()).map(|result| result.stdout);
+    let place =
+        String::from_utf8(printed.unwrap_or_default()).unwrap_or_default().trim().to_owned();
     if place.is_empty() { name.to_owned() } else { place }
 }
 
@@ -94,7 +95,7 @@ mod tests {
         fs::write(&named, "A_1 {\n  global: a;\n};\n").expect("a file");
         let nameless = folder.join("list");
         fs::write(&nameless, "{\n  local:\n    *;\n};\n").expect("a file");
-        let said = Command::new(&linker)
+        let printed = Command::new(&linker)
             .args(["<%s>", "a b", "--version-script"])
             .arg(&nameless)
             .arg(format!("--version-script={}", nameless.display()))
@@ -107,6 +108,6 @@ mod tests {
         let named = named.display();
         let wanted =
             format!("<a b><--version-script={named}><$HOME'\"><--version-script><{named}><>");
-        assert_eq!(String::from_utf8_lossy(&said.expect("a shell").stdout), wanted);
+        assert_eq!(String::from_utf8_lossy(&printed.expect("a shell").stdout), wanted);
     }
 }

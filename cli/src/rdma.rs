@@ -61,7 +61,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     let request = parse(&words.iter().map(AsRef::as_ref).collect::<Vec<_>>());
     let devices = match request {
         Request::Other => return become_system(args, "the stand-in lists `dev` and `link` only"),
-        _ => tree::ask(&tree::Environment::new())?,
+        _ => tree::query_devices(&tree::Environment::new())?,
     };
     match request {
         Request::Add(name) if devices.iter().any(|device| device.name == name) => {

@@ -55,10 +55,10 @@ fn a_wrong_option_ends_each_command_with_2_before_the_program_starts() {
         &["cluster", "2", "--nonsense"],
     ] {
         let (done, started) = run(&tree, words, &[]);
-        let said = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(2), "{words:?}: {said}");
+        let printed = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{words:?}: {printed}");
         assert!(!started, "{words:?}: the program ran");
-        assert!(!said.is_empty(), "{words:?}: no message");
+        assert!(!printed.is_empty(), "{words:?}: no message");
     }
 }
 
@@ -76,9 +76,9 @@ fn a_wrong_variable_ends_the_command_with_2_before_the_program_starts() {
         (&["stats"], "FERROVERBS_LAYERS", "nonsense"),
     ] {
         let (done, started) = run(&tree, words, &[(variable, value)]);
-        let said = text(&done.stderr);
-        assert_eq!(done.status.code(), Some(2), "{variable}={value}: {said}");
-        assert!(!started && said.contains(variable), "{variable}={value}: {said}");
+        let printed = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{variable}={value}: {printed}");
+        assert!(!started && printed.contains(variable), "{variable}={value}: {printed}");
     }
     let (done, started) = run(&tree, &["run", "-s", "2"], &[("FERROVERBS_SOFT", "nonsense")]);
     assert!(started && done.status.success(), "the option takes the place of the variable");
@@ -107,8 +107,8 @@ fn a_mistyped_command_suggests_the_command_and_help_is_a_command() {
     let tree = InstalledTree::new();
     let done = tree.command(&["docter", "--json"]).output().unwrap();
     assert_eq!(done.status.code(), Some(127));
-    let said = text(&done.stderr);
-    assert!(said.contains("did you mean `ferroverbs doctor`?"), "{said}");
+    let printed = text(&done.stderr);
+    assert!(printed.contains("did you mean `ferroverbs doctor`?"), "{printed}");
     for words in [&["help"][..], &["help", "trace"], &["help", "validate"]] {
         let done = tree.command(words).output().unwrap();
         assert_eq!(done.status.code(), Some(0), "{words:?}");
@@ -135,8 +135,8 @@ fn an_empty_result_says_what_to_do() {
         (&["capture", "--", "true"], "ferroverbs doctor"),
     ] {
         let done = tree.command(words).current_dir(&tree.0).output().unwrap();
-        let said = text(&done.stderr);
-        assert!(said.contains(part), "{words:?}: {said}");
+        let printed = text(&done.stderr);
+        assert!(printed.contains(part), "{words:?}: {printed}");
     }
 }
 
@@ -153,9 +153,13 @@ fn a_statically_linked_program_runs_with_a_line_that_nothing_can_be_done() {
         assert!(built.success(), "cc {options:?}");
         for command in ["run", "validate"] {
             let done = tree.command(&[command, "--"]).arg(&program).output().unwrap();
-            let said = text(&done.stderr);
-            assert_eq!(done.status.code(), Some(7), "{options:?}: {said}");
-            assert_eq!(!said.contains("statically linked"), is_reached, "{options:?}: {said}");
+            let printed = text(&done.stderr);
+            assert_eq!(done.status.code(), Some(7), "{options:?}: {printed}");
+            assert_eq!(
+                !printed.contains("statically linked"),
+                is_reached,
+                "{options:?}: {printed}"
+            );
         }
     }
 }

@@ -245,9 +245,9 @@ mod tests {
     fn a_line_that_is_no_directive_is_reported_with_its_place() {
         let contents = parsed("driver a\ndrivers b\ndriver\n");
         assert_eq!(names(&contents), ["a"]);
-        let told: Vec<_> = contents.ignored.iter().map(ToString::to_string).collect();
+        let reported: Vec<_> = contents.ignored.iter().map(ToString::to_string).collect();
         assert_eq!(
-            told,
+            reported,
             ["x.driver:2: expected `driver NAME`, ignoring `drivers b` and 1 more lines"]
         );
     }
@@ -255,8 +255,8 @@ mod tests {
     #[test]
     fn control_characters_and_long_lines_are_reported_in_one_short_line() {
         let contents = parsed(&format!("\u{1b}[2J\0{}", "x".repeat(10_000)));
-        let told = contents.ignored[0].to_string();
-        assert!(told.len() < 200 && told.chars().all(|c| !c.is_control()), "{told:?}");
+        let reported = contents.ignored[0].to_string();
+        assert!(reported.len() < 200 && reported.chars().all(|c| !c.is_control()), "{reported:?}");
         let contents = parsed(&format!("driver {}\n", "x".repeat(LONGEST_NAME + 1)));
         assert_eq!((contents.directives.len(), contents.ignored.len()), (0, 1));
     }

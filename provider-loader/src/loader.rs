@@ -245,7 +245,7 @@ mod tests {
             .output()
             .expect("another process");
         std::fs::remove_dir_all(path).expect("cleaning up");
-        let said = String::from_utf8_lossy(&child.stdout);
-        assert!(child.status.success() && said.contains("1 passed"), "{said}");
+        let printed = String::from_utf8_lossy(&child.stdout);
+        assert!(child.status.success() && printed.contains("1 passed"), "{printed}");
     }
 }

@@ -88,9 +88,9 @@ fn by_netlink(rdma: &Rdma) -> Result<Vec<SysfsDev>, Errno> {
 /// is nowhere else, and a question and its answer cost a sixth of what the three files do (15 and
 /// 98 thousand instructions on Linux 6.1, `cargo xtask vm --count`). The kernel looks for a module
 /// only when nothing serves the device yet, and then that is wanted.
-fn from_netlink(rdma: &Rdma, told: &IbDevice) -> Option<SysfsDev> {
-    let ibdev_path = sysfs::class("infiniband").join(&told.name);
-    let mut device = match rdma.char_device(told.index) {
+fn from_netlink(rdma: &Rdma, reported: &IbDevice) -> Option<SysfsDev> {
+    let ibdev_path = sysfs::class("infiniband").join(&reported.name);
+    let mut device = match rdma.char_device(reported.index) {
         Ok(served) => {
             let mut device = SysfsDev::new().ok()?;
             let dev = device.get_mut();
@@ -110,13 +110,13 @@ fn from_netlink(rdma: &Rdma, told: &IbDevice) -> Option<SysfsDev> {
             })?,
     };
     let dev = device.get_mut();
-    chars::store(&mut dev.ibdev_name, told.name.as_bytes())?;
+    chars::store(&mut dev.ibdev_name, reported.name.as_bytes())?;
     chars::store_path(&mut dev.ibdev_path, &ibdev_path)?;
-    dev.ibdev_idx = told.index.cast_signed();
-    dev.num_ports = told.ports;
-    dev.node_guid = told.node_guid;
+    dev.ibdev_idx = reported.index.cast_signed();
+    dev.num_ports = reported.ports;
+    dev.node_guid = reported.node_guid;
     dev.flags |= VSYSFS_READ_NODE_GUID;
-    dev.node_type = node_type(u32::from(told.node_type));
+    dev.node_type = node_type(u32::from(reported.node_type));
     Some(device)
 }
 

@@ -1,8 +1,8 @@
 //! The Ethernet address behind a GID: `ibv_resolve_eth_l2_from_gid`.
 //!
-//! Multicast and link-local addresses contain it; for other addresses the host's routing and
-//! neighbour tables are queried. For an unknown neighbour, a packet to its discard port makes the
-//! kernel resolve the address.
+//! Multicast and link-local addresses contain the Ethernet address. For other addresses, `resolve`
+//! queries the routing and neighbour tables of the host. For an unknown neighbour, a packet to its
+//! discard port makes the kernel resolve the address.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -20,15 +20,15 @@ use cface::Errno;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layer2 {
     pub(crate) mac: Mac,
-    /// VLAN id of the interface the frame leaves by.
+    /// VLAN id of the interface by which the frame leaves.
     pub(crate) vlan: Option<u16>,
 }
 
-/// How often, and how long each time, a neighbour is waited for: 3 s in all.
+/// Number of packets to an unknown neighbour, and the wait after each packet: 3 s in all.
 const TRIES: u32 = 11;
 const PERIOD: Duration = Duration::from_millis(3000 / TRIES as u64);
-/// How often the neighbour table is looked at within a period.
-const LOOKS: u32 = 10;
+/// Number of queries of the neighbour table in each period.
+const QUERIES: u32 = 10;
 /// RFC 863.
 const DISCARD_PORT: u16 = 9;
 
@@ -40,7 +40,7 @@ const DISCARD_PORT: u16 = 9;
 pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Errno> {
     let port = u32::from(attr.port_num);
     let index = u32::from(attr.grh.sgid_index);
-    // rdma-core hands on the -1 of ibv_query_gid(3), which reads as this error.
+    // rdma-core returns the -1 of ibv_query_gid(3) as an errno, and -1 equals -EPERM.
     let source = gid::gid_or_zeros(context, port, index).map_err(|_| Errno::EPERM)?;
     let source = ip_of(source.bytes());
     let target = ip_of(attr.grh.dgid.bytes());
@@ -58,7 +58,7 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
         RouteType::Local => link.mac.ok_or(Errno::EHOSTUNREACH)?,
         _ => {
             let next_hop = route.gateway.unwrap_or(target);
-            match contained(next_hop) {
+            match embedded_mac(next_hop) {
                 Some(mac) => mac,
                 None => neighbour(&routing, source, next_hop, interface)?,
             }
@@ -67,7 +67,7 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     Ok(Layer2 { mac, vlan: link.vlan })
 }
 
-/// A GID as the address it maps: IPv4 for `::ffff:a.b.c.d` and for its multicast form
+/// The IP address that a GID maps: IPv4 for `::ffff:a.b.c.d` and for its multicast form
 /// `ff0e::ffff:a.b.c.d`.
 fn ip_of(gid: [u8; 16]) -> IpAddr {
     let v6 = Ipv6Addr::from(gid);
@@ -82,7 +82,7 @@ fn ip_of(gid: [u8; 16]) -> IpAddr {
 
 /// The Ethernet address that an IP address contains: of a multicast group (RFC 1112, RFC 2464) or
 /// of a link-local interface identifier (RFC 4291).
-fn contained(address: IpAddr) -> Option<Mac> {
+fn embedded_mac(address: IpAddr) -> Option<Mac> {
     match address {
         IpAddr::V4(v4) if v4.is_multicast() => {
             let [_, b, c, d] = v4.octets();
@@ -109,17 +109,17 @@ fn neighbour(
     next_hop: IpAddr,
     interface: u32,
 ) -> Result<Mac, Errno> {
-    let known = || routing.neighbour(next_hop, interface).map_err(|_| Errno::EHOSTUNREACH);
-    if let Some(mac) = known()? {
+    let look_up = || routing.neighbour(next_hop, interface).map_err(|_| Errno::EHOSTUNREACH);
+    if let Some(mac) = look_up()? {
         return Ok(mac);
     }
     let socket = UdpSocket::bind(SocketAddr::new(source, 0)).map_err(|_| Errno::EHOSTUNREACH)?;
     for _ in 0..TRIES {
         // Sending the packet triggers the resolution; its arrival is irrelevant.
         let _ = socket.send_to(b"H\0", SocketAddr::new(next_hop, DISCARD_PORT));
-        for _ in 0..LOOKS {
-            std::thread::sleep(PERIOD / LOOKS);
-            if let Some(mac) = known()? {
+        for _ in 0..QUERIES {
+            std::thread::sleep(PERIOD / QUERIES);
+            if let Some(mac) = look_up()? {
                 return Ok(mac);
             }
         }
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn multicast_and_link_local_addresses_contain_their_ethernet_address() {
-        let of = |text: &str| contained(text.parse().expect("an address"));
+        let of = |text: &str| embedded_mac(text.parse().expect("an address"));
         assert_eq!(of("239.129.2.3"), Some([0x01, 0x00, 0x5e, 0x01, 2, 3]));
         assert_eq!(of("ff02::1:ff00:1"), Some([0x33, 0x33, 0xff, 0, 0, 1]));
         assert_eq!(of("fe80::202:c9ff:fe00:a1"), Some([0, 2, 0xc9, 0, 0, 0xa1]));

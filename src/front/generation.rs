@@ -40,8 +40,8 @@ fn release_of(pabi: u32) -> Option<u32> {
         34 => **release < 57,
         _ => (59..64).contains(*release),
     };
-    let told = told().iter().find(of_number).copied();
-    told.or_else(|| release::of_plugins(&registry::files(pabi), pabi))
+    let reported = reported().iter().find(of_number).copied();
+    reported.or_else(|| release::of_plugins(&registry::files(pabi), pabi))
 }
 
 /// Releases of rdma-core, separated by commas. Each selects the layout of the plugins whose number
@@ -49,7 +49,7 @@ fn release_of(pabi: u32) -> Option<u32> {
 const SETTING: &str = "FERROVERBS_PROVIDER_RELEASE";
 
 /// The releases of the setting. An invalid setting causes one line on stderr, once.
-pub(crate) fn told() -> &'static [u32] {
+pub(crate) fn reported() -> &'static [u32] {
     static TOLD: OnceCell<Vec<u32>> = OnceCell::new();
     TOLD.get_or_init(|| {
         let Some(value) = env::trusted(SETTING) else { return Vec::new() };

@@ -19,7 +19,7 @@ pub(crate) fn process() {
     );
     let _ = sysfs::root();
     // Report an invalid setting even if no plugin needs it.
-    let _ = generation::told();
+    let _ = generation::reported();
     check_memlock();
     log::init();
 }

@@ -139,19 +139,19 @@ impl Plugins {
         if self.setup.is_none() {
             let setup = self.setup.insert(Setup::read());
             let idle = |directive: &Directive| {
-                let told = |only: &OnlyWithout| {
+                let reported = |only: &OnlyWithout| {
                     only.unless.as_ref().is_some_and(|name| std::env::var_os(name).is_some())
                 };
-                kernel_devices > 0 && directive.only_without.as_ref().is_some_and(|o| !told(o))
+                kernel_devices > 0 && directive.only_without.as_ref().is_some_and(|o| !reported(o))
             };
-            let (idle, asked): (Vec<_>, Vec<_>) = setup
+            let (idle, queried): (Vec<_>, Vec<_>) = setup
                 .directives()
                 .filter(|(origin, directive)| *origin == Origin::Own || directive.announces)
                 .map(|(_, directive)| directive)
                 .partition(|directive| idle(directive));
             self.postponed = idle.into_iter().map(|directive| directive.name.clone()).collect();
-            let asked = asked.into_iter().map(|directive| &directive.name);
-            let names: Vec<String> = setup.requested.iter().chain(asked).cloned().collect();
+            let queried = queried.into_iter().map(|directive| &directive.name);
+            let names: Vec<String> = setup.requested.iter().chain(queried).cloned().collect();
             for (place, contents) in &setup.config {
                 if place.origin == Origin::Own {
                     contents

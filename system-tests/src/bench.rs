@@ -110,14 +110,14 @@ impl Bench {
     }
 
     /// Programs run under the layer `stats`, which counts in `folder`.
-    pub(crate) fn counted(&self, folder: &Path) -> Self {
+    pub(crate) fn with_stats(&self, folder: &Path) -> Self {
         let mut bench = self.clone();
         bench.layers.stats = Some(folder.to_path_buf());
         bench
     }
 
     /// Programs run under the layer `capture`, which writes in `folder`.
-    pub(crate) fn captured(&self, folder: &Path) -> Self {
+    pub(crate) fn with_capture(&self, folder: &Path) -> Self {
         let mut bench = self.clone();
         bench.layers.capture = Some(folder.to_path_buf());
         bench
@@ -211,8 +211,8 @@ impl Bench {
             .path(path, self.launcher()?)
             .validated(self.layers.validate.as_deref())
             .traced(self.layers.trace.as_deref())
-            .counted(self.layers.stats.as_deref())
-            .captured(self.layers.capture.as_deref());
+            .with_stats(self.layers.stats.as_deref())
+            .with_capture(self.layers.capture.as_deref());
         Ok(Fabric { over, dir, work, shared_memory: self.shared_memory() })
     }
 

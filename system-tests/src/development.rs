@@ -23,8 +23,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             .run(&bench.scratch, LIMIT)?;
         if done.ok() { Ok(done.stdout.trim().to_owned()) } else { Err(done.report("pkg-config")) }
     };
-    let asked = |what: &[&str]| of("libibverbs", what);
-    let version = asked(&["--modversion"]).and_then(|version| {
+    let requested = |what: &[&str]| of("libibverbs", what);
+    let version = requested(&["--modversion"]).and_then(|version| {
         let expected = "1.18.65.0";
         if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
     });
@@ -34,7 +34,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         if version == expected { Ok(()) } else { Err(format!("{version}, should be {expected}")) }
     });
     tally.record("version of librdmacm's", version);
-    let at_least = asked(&["--exists", "--print-errors", "--atleast-version=1.14"]).map(drop);
+    let at_least = requested(&["--exists", "--print-errors", "--atleast-version=1.14"]).map(drop);
     tally.record("newer than a program asks for", at_least);
 
     let programs = [

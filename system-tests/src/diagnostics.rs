@@ -39,8 +39,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     tally.record("nothing is wrong", quiet.then_some(()).ok_or_else(|| done.report("ibv_devinfo")));
 
     for bad in ["66", "newest\nand best"] {
-        let told = job(&whole, &fabric).env("FERROVERBS_PROVIDER_RELEASE", bad);
-        let done = told.run(&bench.scratch, LIMIT)?;
+        let reported = job(&whole, &fabric).env("FERROVERBS_PROVIDER_RELEASE", bad);
+        let done = reported.run(&bench.scratch, LIMIT)?;
         let named = one_line(&done, Path::new("FERROVERBS_PROVIDER_RELEASE"));
         tally.record(&format!("a release that never was: {bad:?}"), named);
     }
@@ -82,8 +82,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let prefix = damaged(&|p| fs::remove_dir_all(p.join(CONFIG)))?;
     // In a job of thousands of processes an empty device list may be normal: the reason is printed
     // on terminals and on request.
-    let asked = job(&prefix, &fabric).env("FERROVERBS_VERBOSE", "1");
-    let done = asked.run(&bench.scratch, LIMIT)?;
+    let requested = job(&prefix, &fabric).env("FERROVERBS_VERBOSE", "1");
+    let done = requested.run(&bench.scratch, LIMIT)?;
     tally.record("no configuration, reason asked for", one_line(&done, &prefix.join(CONFIG)));
     let done = devices(&prefix, &fabric)?;
     let quiet = done.stderr.lines().all(is_the_programs);
@@ -107,12 +107,12 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             over.job(whole.join("bin/ferroverbs")).arg("doctor").run(&bench.scratch, LIMIT)?;
         let line =
             done.stdout.lines().find(|line| line.split_whitespace().nth(1) == Some("ptrace"));
-        let told = line.is_some_and(|line| {
+        let reported = line.is_some_and(|line| {
             // Yama may refuse cross-memory attach too, with other words.
             line.contains("is refused") == is_refused || line.contains("ptrace scope 2")
         });
         let costs = !is_refused || done.stdout.contains("FERROVERBS_SOFT_CMA=off");
-        let result = (told && costs).then_some(()).ok_or_else(|| done.report("the doctor"));
+        let result = (reported && costs).then_some(()).ok_or_else(|| done.report("the doctor"));
         tally.record(&format!("the doctor on cross-memory attach: {}", path.name()), result);
     }
 
@@ -147,9 +147,11 @@ fn changed_user(bench: &Bench, tally: &mut Tally, prefix: &Path) -> crate::Resul
     let fabric = bench.scratch.folder("of-root", 0o700)?;
     let over = LaunchSettings::new(prefix, &bench.paths.target).fabric(&fabric);
     let done = over.job(&program).run(&bench.scratch, LIMIT)?;
-    let told = done.stderr.contains("opened the device as user 0 and is user 65534 now");
-    tally
-        .record(name, (told && done.ok()).then_some(()).ok_or_else(|| done.report("changed_user")));
+    let reported = done.stderr.contains("opened the device as user 0 and is user 65534 now");
+    tally.record(
+        name,
+        (reported && done.ok()).then_some(()).ok_or_else(|| done.report("changed_user")),
+    );
     Ok(())
 }
 

@@ -61,17 +61,18 @@ fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
     let private = reproducible::private_folders(&bench.paths);
     for file in files {
         let Some(to) = contents::unpack(bench, file)? else { continue };
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for content in below(&to)?.iter().filter(|f| !f.is_symlink()) {
             let bytes = fs::read(content).map_err(|e| format!("{}: {e}", content.display()))?;
             let found = private.iter().find(|folder| contains(&bytes, folder));
             let inner = content.strip_prefix(&to).unwrap_or(content);
-            told.extend(found.map(|f| format!("{} speaks of {}", inner.display(), f.display())));
+            reported
+                .extend(found.map(|f| format!("{} speaks of {}", inner.display(), f.display())));
         }
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         tally.record(
             &format!("{name} does not tell where it was built"),
-            told.is_empty().then_some(()).ok_or_else(|| told.join("\n")),
+            reported.is_empty().then_some(()).ok_or_else(|| reported.join("\n")),
         );
     }
     Ok(())
@@ -132,10 +133,10 @@ fn tarball(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result
         ended.ok().then_some(()).ok_or_else(|| ended.report()),
     );
     let done = Job::new(&command).arg("--nonsense").run(&bench.scratch, LIMIT)?;
-    let told = done.end == ExitReason::Exited(2) && done.stderr.contains("--nonsense");
+    let reported = done.end == ExitReason::Exited(2) && done.stderr.contains("--nonsense");
     tally.record(
         "a wrong option is told",
-        told.then_some(()).ok_or_else(|| done.report("ferroverbs")),
+        reported.then_some(()).ok_or_else(|| done.report("ferroverbs")),
     );
     split_paths(bench, tally, &tree)?;
     // The unpacked library is below /tmp, which is not what it was while nodes are made.

@@ -47,8 +47,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(name);
         let place = ExampleSetup::new(bench, &files, &text)?;
         let is_there = |program: &str| {
-            let asked = place.job(&format!("command -v {program}")).run(&bench.scratch, LIMIT);
-            asked.is_ok_and(|done| done.ok())
+            let requested = place.job(&format!("command -v {program}")).run(&bench.scratch, LIMIT);
+            requested.is_ok_and(|done| done.ok())
         };
         let named = |program: &&&str| steps.iter().any(|step| step.command.contains(**program));
         if let Some(lacks) = PROGRAMS.iter().filter(named).find(|program| !is_there(program)) {

@@ -78,8 +78,8 @@ fn survives(
     let fabric = bench.over(path)?;
     let job = fabric.over.job(program).args(args).env("FERROVERBS_SOFT_FAULTS", faults);
     let ended = bench.pair(&fabric, job, LIMIT)?;
-    let said = [&ended.server.stderr, &ended.client.stderr];
-    let quiet = said.iter().all(|text| !text.contains("libibverbs"));
+    let output = [&ended.server.stderr, &ended.client.stderr];
+    let quiet = output.iter().all(|text| !text.contains("libibverbs"));
     if quiet { Ok(()) } else { Err(ended.report()) }
 }
 

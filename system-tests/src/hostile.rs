@@ -86,8 +86,8 @@ fn run(
         bench.step(&format!("hostile: {}", attack.name()));
         let stood = camp.run(&attack);
         if stood.as_ref().is_ok_and(|stood| stood.hung) {
-            let told = format!("{}: the attacker hung, and was killed", attack.name());
-            bench.progress.note(&told);
+            let reported = format!("{}: the attacker hung, and was killed", attack.name());
+            bench.progress.note(&reported);
         }
         tally.record(&attack.name(), stood.map(drop));
     }

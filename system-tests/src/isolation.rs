@@ -200,8 +200,8 @@ impl<'a> PairSetup<'a> {
     ) -> Result<(), String> {
         let [mut server, mut client] = self.start(bench, program, args)?;
         let deadline = Instant::now() + LIMIT;
-        let said = |side: &Running| side.complained().contains(line);
-        while !said(&server) && !said(&client) && !client.ended() && Instant::now() < deadline {
+        let output = |side: &Running| side.complained().contains(line);
+        while !output(&server) && !output(&client) && !client.ended() && Instant::now() < deadline {
             std::thread::sleep(PAUSE);
         }
         // Gives a program time to report a success.
@@ -211,8 +211,8 @@ impl<'a> PairSetup<'a> {
         }
         let both = [server, client].map(|side| side.finish(Instant::now()));
         let lines = |side: &Finished| side.stderr.matches(line).count();
-        let told = both.iter().any(|side| lines(side) > 0);
-        if told && both.iter().all(|side| !side.ok() && lines(side) <= 1) {
+        let reported = both.iter().any(|side| lines(side) > 0);
+        if reported && both.iter().all(|side| !side.ok() && lines(side) <= 1) {
             return Ok(());
         }
         let [server, client] = &both;

@@ -59,7 +59,7 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     ] {
         // Valid layers are used all the same.
         let done = run(Some(&format!("{value},{}", path(&files.first))))?;
-        tally.record(&format!("a layer that cannot be used: {name}"), told(&done, part));
+        tally.record(&format!("a layer that cannot be used: {name}"), reported(&done, part));
     }
     let traced = bench.private_folder("traced")?;
     let fabric = bench.over(DataPath::Default)?;
@@ -159,11 +159,11 @@ fn chained(done: &Finished) -> Result<(), String> {
     };
     let owners = owners(done);
     // What is nearest to the provider closes first.
-    let said = done
+    let printed = done
         .stdout
         .ends_with("second: 1 posted, 1 polled, 0 awaited\nfirst: 1 posted, 1 polled, 1 awaited\n");
     let all = owners.len() == POINTERS && owners.iter().all(right);
-    if done.ok() && done.stderr.is_empty() && all && said {
+    if done.ok() && done.stderr.is_empty() && all && printed {
         Ok(())
     } else {
         Err(done.report("the program"))
@@ -194,7 +194,7 @@ fn interrupted(done: &Finished) -> Result<(), String> {
 }
 
 /// One line with the error, and the rest works.
-fn told(done: &Finished, part: &str) -> Result<(), String> {
+fn reported(done: &Finished, part: &str) -> Result<(), String> {
     let one = done.stderr.lines().count() == 1
         && done.stderr.contains(part)
         && done.stderr.contains(SETTING);

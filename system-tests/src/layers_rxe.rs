@@ -65,8 +65,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         }
         Ok(outcome) if outcome.status == 0 => {}
         Ok(outcome) => {
-            let said = String::from_utf8_lossy(&errors);
-            tally.record("all was run", Err(format!("exit status {}\n{said}", outcome.status)));
+            let output = String::from_utf8_lossy(&errors);
+            tally.record("all was run", Err(format!("exit status {}\n{output}", outcome.status)));
         }
     }
     for id in &ids {
@@ -96,18 +96,21 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
     let otherwise = otherwise(id);
     for how in ["wrong", "right"] {
         let name = format!("{id} {how}");
-        let told = validate::ids(&folder.join(format!("{id}.{how}.json")));
-        let said = output_of(folder, &format!("{id}.{how}"));
+        let reported = validate::ids(&folder.join(format!("{id}.{how}.json")));
+        let output = output_of(folder, &format!("{id}.{how}"));
         let wanted: &[&str] = match (how, otherwise) {
             ("right", _) | (_, Some(("-", _))) => &[],
-            (_, Some((told, _))) => &[told],
+            (_, Some((reported, _))) => &[reported],
             _ => &[id],
         };
-        let ended = said.lines().last() == Some("0") || otherwise.is_some();
-        let quiet = how == "wrong" || said == "0\n" || otherwise.is_some();
+        let ended = output.lines().last() == Some("0") || otherwise.is_some();
+        let quiet = how == "wrong" || output == "0\n" || otherwise.is_some();
         // The case ran, whatever its result.
-        let right = told == wanted && ended && quiet && !said.is_empty();
-        tally.record(&name, right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}")));
+        let right = reported == wanted && ended && quiet && !output.is_empty();
+        tally.record(
+            &name,
+            right.then_some(()).ok_or_else(|| format!("told {reported:?}\n{output}")),
+        );
     }
     if let Some((_, why)) = otherwise {
         tally.skip(&format!("{id} over rxe"), why);
@@ -117,35 +120,35 @@ fn twins(folder: &Path, id: &str, tally: &mut Tally) {
 /// A buffer that is read too early ends the program by AddressSanitizer's report. A kernel device
 /// needs no suppression to write into poisoned memory.
 fn poisoned(folder: &Path, how: &str) -> crate::Result<()> {
-    let told = validate::ids(&folder.join(format!("MR-10.{how}.json")));
-    let said = output_of(folder, &format!("MR-10.{how}"));
+    let reported = validate::ids(&folder.join(format!("MR-10.{how}.json")));
+    let output = output_of(folder, &format!("MR-10.{how}"));
     let right = match how {
         "wrong" => {
             let parts = ["use-after-poison", "in mr_10 ", "MR-10 warning: "];
-            told == ["MR-10"] && parts.iter().all(|part| said.contains(part))
+            reported == ["MR-10"] && parts.iter().all(|part| output.contains(part))
         }
-        _ => told.is_empty() && said == "0\n",
+        _ => reported.is_empty() && output == "0\n",
     };
-    right.then_some(()).ok_or_else(|| format!("told {told:?}\n{said}"))
+    right.then_some(()).ok_or_else(|| format!("told {reported:?}\n{output}"))
 }
 
 /// Of one misuse the lines of the program are told, and not those of the device's plugin.
 fn placed(folder: &Path) -> crate::Result<()> {
-    let said = output_of(folder, "WR-03.wrong");
-    let mut places = said.lines().filter_map(|line| line.strip_prefix("    at "));
+    let output = output_of(folder, "WR-03.wrong");
+    let mut places = output.lines().filter_map(|line| line.strip_prefix("    at "));
     let first = places.next().is_some_and(|line| line.starts_with("ibv_post_send ("));
     let case = places.any(|line| line.starts_with("wr_03 (") && line.contains("misuse.c:"));
-    (first && case).then_some(()).ok_or(said)
+    (first && case).then_some(()).ok_or(output)
 }
 
 /// The output of `ferroverbs` with these arguments, for the files of a layer in the folder of its
 /// name.
-fn told(bench: &Bench, folder: &Path, layer: &str, args: &[&str]) -> crate::Result<String> {
+fn reported(bench: &Bench, folder: &Path, layer: &str, args: &[&str]) -> crate::Result<String> {
     let program = bench.prefix()?.join("bin/ferroverbs");
     let job = Job::new(program).args(args).arg(folder.join(layer));
     let done = job.run(&bench.scratch, LIMIT)?;
-    let said = ended(folder, layer)?;
-    if done.ok() { Ok(done.stdout) } else { Err(said + &done.report("ferroverbs")) }
+    let output = ended(folder, layer)?;
+    if done.ok() { Ok(done.stdout) } else { Err(output + &done.report("ferroverbs")) }
 }
 
 fn output_of(folder: &Path, name: &str) -> String {
@@ -154,13 +157,13 @@ fn output_of(folder: &Path, name: &str) -> String {
 
 /// The output of both sides of a ping-pong that succeeded.
 fn ended(folder: &Path, layer: &str) -> crate::Result<String> {
-    let said = output_of(folder, layer);
-    if said.lines().last() == Some("0 0") { Ok(said) } else { Err(said) }
+    let output = output_of(folder, layer);
+    if output.lines().last() == Some("0 0") { Ok(output) } else { Err(output) }
 }
 
 /// A hundred messages each way: the trace links each to its receive and its completion.
 fn traced(bench: &Bench, folder: &Path) -> crate::Result<()> {
-    let text = told(bench, folder, "trace", &["trace", "merge"])?;
+    let text = reported(bench, folder, "trace", &["trace", "merge"])?;
     let arrows = |kind: &str| {
         let kind = format!("\"cat\":\"{kind}\"");
         text.lines().filter(|l| l.contains("\"ph\":\"s\"") && l.contains(&kind)).count()
@@ -173,11 +176,11 @@ fn traced(bench: &Bench, folder: &Path) -> crate::Result<()> {
 
 /// The server's trace in text, the client's in JSON: each has its requests and completions.
 fn in_words(folder: &Path) -> crate::Result<()> {
-    let said = ended(folder, "told")?;
+    let output = ended(folder, "told")?;
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap_or_default();
     let (text, json) = (read("told.text"), read("told.json"));
-    let count = |told: &str, parts: &[&str]| {
-        told.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
+    let count = |reported: &str, parts: &[&str]| {
+        reported.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
     };
     let objects = json.lines().all(|line| line.starts_with("{\"args\":{") && line.ends_with('}'));
     let counts = [
@@ -190,7 +193,7 @@ fn in_words(folder: &Path) -> crate::Result<()> {
     ];
     let right = objects && counts == [100, 100, 100, 200, 1, 1];
     let begins = |text: &str| text.lines().take(20).collect::<Vec<_>>().join("\n");
-    let why = || format!("{counts:?}\n{said}{}\n{}", begins(&text), begins(&json));
+    let why = || format!("{counts:?}\n{output}{}\n{}", begins(&text), begins(&json));
     right.then_some(()).ok_or_else(why)
 }
 
@@ -208,7 +211,7 @@ fn killed(folder: &Path) -> crate::Result<()> {
 }
 
 fn counted(bench: &Bench, folder: &Path) -> crate::Result<()> {
-    let text = told(bench, folder, "stats", &["stats", "show", "--prometheus"])?;
+    let text = reported(bench, folder, "stats", &["stats", "show", "--prometheus"])?;
     for (name, label, value) in [
         ("requests_total", "operation=\"send\"", "100"),
         ("received_bytes_total", "device=\"rxe", "300000"),
@@ -231,8 +234,8 @@ mod tests {
     fn each_exception_has_what_is_heard_and_a_reason() {
         for line in OTHERWISE.lines().filter(|line| !line.starts_with('#')) {
             let id = line.split(' ').next().unwrap();
-            let (told, why) = otherwise(id).unwrap_or_else(|| panic!("{line}"));
-            assert!(told == "-" || told.as_bytes()[2] == b'-', "{line}");
+            let (reported, why) = otherwise(id).unwrap_or_else(|| panic!("{line}"));
+            assert!(reported == "-" || reported.as_bytes()[2] == b'-', "{line}");
             assert!(why.split(' ').count() > 4, "{line}");
         }
         assert!(otherwise("MR-02").is_none());

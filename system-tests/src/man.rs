@@ -41,7 +41,7 @@ const UNDECLARED: &[&str] = &[
 ];
 
 /// Pages of further packages that the pages may refer to.
-const OTHERS: &[&str] = &[
+const FOREIGN_PAGES: &[&str] = &[
     "abort(3)",
     "bash(1)",
     "clock_gettime(2)",
@@ -88,27 +88,30 @@ pub(super) fn register(checks: &mut Checks) {
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let pages = Page::all(&bench.paths.root.join("man"))?;
     let headers = Headers::all(bench)?;
-    lint(bench, tally, &pages)?;
+    check_with_mandoc(bench, tally, &pages)?;
     for page in pages.iter().filter(|p| p.section == 3) {
-        tally.record(&format!("{}: sections", page.installed_name()), sections(page));
+        tally.record(&format!("{}: sections", page.installed_name()), check_sections(page));
     }
-    tally.record("references resolve", references(&pages));
-    tally.record("names: every public function has a page", names(bench, &pages, &headers));
-    tally.record("names: constants exist", constants(bench, &pages, &headers));
-    tally.record("what soft lacks", lacking(bench, &pages));
-    tally.record("the staged tree finds every name", staged(bench, &pages));
+    tally.record("references resolve", check_references(&pages));
+    tally.record("names: every public function has a page", check_names(bench, &pages, &headers));
+    tally.record("names: constants exist", check_constants(bench, &pages, &headers));
+    tally.record("what soft lacks", check_missing_operations(bench, &pages));
+    tally.record("the staged tree finds every name", check_staged_pages(bench, &pages));
     for set in &headers {
         bench.step(&format!("man: declarations against {}", set.name));
-        tally.record(&format!("declarations against {}", set.name), declared(bench, &pages, set));
+        tally.record(
+            &format!("declarations against {}", set.name),
+            check_declarations(bench, &pages, set),
+        );
     }
     unchecked(tally, &pages, &headers);
     for page in &pages {
-        examples(bench, tally, page, &headers)?;
+        run_examples(bench, tally, page, &headers)?;
     }
     Ok(())
 }
 
-fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
+fn check_with_mandoc(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
     for page in pages {
         bench.step(&format!("man: {}", page.installed_name()));
         let job = Job::new("mandoc").args(["-Tlint", "-Wwarning"]).arg(&page.path);
@@ -116,7 +119,7 @@ fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
         let mut result = if done.ok() { Ok(()) } else { Err(done.report("mandoc")) };
         if result.is_ok() {
             let job = Job::new("mandoc").args(["-Tascii", "-Owidth=80"]).arg(&page.path);
-            result = fits(&job.run(&bench.scratch, LIMIT)?.stdout);
+            result = check_width(&job.run(&bench.scratch, LIMIT)?.stdout);
         }
         tally.record(&format!("{}: mandoc", page.installed_name()), result);
     }
@@ -124,7 +127,7 @@ fn lint(bench: &Bench, tally: &mut Tally, pages: &[Page]) -> crate::Result<()> {
 }
 
 /// Whether a formatted page fits a terminal of 80 columns: code and tables are not wrapped.
-fn fits(text: &str) -> Result<(), String> {
+fn check_width(text: &str) -> Result<(), String> {
     if text.lines().count() < 20 {
         return Err("mandoc printed next to nothing".into());
     }
@@ -134,7 +137,7 @@ fn fits(text: &str) -> Result<(), String> {
     report(&wide.map(|l| format!("more than 80 columns: {}", l.trim())).collect::<Vec<_>>())
 }
 
-fn sections(page: &Page) -> Result<(), String> {
+fn check_sections(page: &Page) -> Result<(), String> {
     let found = page.sections();
     let wanted: Vec<_> = found.iter().filter(|t| SECTIONS.contains(&t.as_str())).collect();
     if !wanted.iter().map(|t| t.as_str()).eq(SECTIONS.iter().copied()) {
@@ -156,8 +159,8 @@ fn report(wrong: &[String]) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n    ")) }
 }
 
-fn references(pages: &[Page]) -> Result<(), String> {
-    let mut known: BTreeSet<String> = OTHERS.iter().map(|s| (*s).to_string()).collect();
+fn check_references(pages: &[Page]) -> Result<(), String> {
+    let mut known: BTreeSet<String> = FOREIGN_PAGES.iter().map(|s| (*s).to_string()).collect();
     let mut wrong = Vec::new();
     for page in pages {
         for name in page.names() {
@@ -180,7 +183,7 @@ fn references(pages: &[Page]) -> Result<(), String> {
 }
 
 /// The names of the headers, and of the newest releases' public symbols.
-fn names(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), String> {
+fn check_names(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), String> {
     let described: BTreeSet<String> = pages.iter().flat_map(Page::names).collect();
     let mut wanted: BTreeSet<String> = headers.iter().flat_map(|h| h.functions.clone()).collect();
     let list = bench.paths.root.join("c-tests/data/symbols/rdma-core-v65.tsv");
@@ -207,7 +210,7 @@ fn names(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), Strin
 }
 
 /// Constants and errno values that pages name.
-fn constants(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), String> {
+fn check_constants(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), String> {
     let mut known: BTreeSet<String> = headers.iter().flat_map(|h| h.words.clone()).collect();
     let abi = bench.paths.root.join("abi/src");
     for entry in fs::read_dir(&abi).map_err(|e| format!("{}: {e}", abi.display()))?.flatten() {
@@ -228,7 +231,7 @@ fn constants(bench: &Bench, pages: &[Page], headers: &[Headers]) -> Result<(), S
 
 /// Operations that pages call unsupported (`soft-lacks:` remarks), against the operations missing
 /// in soft's tables.
-fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
+fn check_missing_operations(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     let read =
         |path: PathBuf| fs::read_to_string(&path).map_err(|e| format!("{}: {e}", path.display()));
     let table = read(bench.paths.root.join("abi/src/ops.rs"))?;
@@ -252,14 +255,14 @@ fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     }
     // The front-end's own business, or done by it where a provider has none.
     let internal = ["async_event", "cq_event", "alloc_buf", "free_buf", "reg_mr_ex"];
-    let mut said = BTreeMap::new();
+    let mut remarks = BTreeMap::new();
     for page in pages {
         for name in page.remarks("soft-lacks:") {
-            said.insert(name, page.installed_name());
+            remarks.insert(name, page.installed_name());
         }
     }
     let mut wrong = Vec::new();
-    for (name, page) in &said {
+    for (name, page) in &remarks {
         if !known.contains(name) {
             wrong.push(format!("{page}: there is no operation {name}"));
         } else if offered.contains(name) {
@@ -267,7 +270,7 @@ fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
         }
     }
     for name in known.difference(&offered) {
-        if !said.contains_key(name) && !internal.contains(&name.as_str()) {
+        if !remarks.contains_key(name) && !internal.contains(&name.as_str()) {
             wrong
                 .push(format!("soft lacks {name}, and no page says so (.\\\" soft-lacks: {name})"));
         }
@@ -276,7 +279,7 @@ fn lacking(bench: &Bench, pages: &[Page]) -> Result<(), String> {
 }
 
 /// `man -M stage/share/man NAME` needs a file of that name.
-fn staged(bench: &Bench, pages: &[Page]) -> Result<(), String> {
+fn check_staged_pages(bench: &Bench, pages: &[Page]) -> Result<(), String> {
     stage::ensure(&bench.paths, &bench.progress)?;
     let folder = bench.paths.stage().join("share/man");
     let mut wrong = Vec::new();
@@ -292,7 +295,7 @@ fn staged(bench: &Bench, pages: &[Page]) -> Result<(), String> {
 }
 
 /// Prototypes, structures and enumerations of all pages against one set of headers.
-fn declared(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), String> {
+fn check_declarations(bench: &Bench, pages: &[Page], headers: &Headers) -> Result<(), String> {
     let (mut wrong, mut checked) = (Vec::new(), 0);
     let mut program = String::from("#include <errno.h>\n");
     let mut includes: BTreeSet<String> = pages.iter().flat_map(Page::headers).collect();
@@ -468,7 +471,7 @@ fn unchecked(tally: &mut Tally, pages: &[Page], headers: &[Headers]) {
 }
 
 /// Compiles a page's examples, and runs the whole programs among them.
-fn examples(
+fn run_examples(
     bench: &Bench,
     tally: &mut Tally,
     page: &Page,

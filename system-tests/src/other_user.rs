@@ -101,16 +101,17 @@ fn made_first(bench: &Bench) -> Result<(), String> {
     let made = TemporaryFolder(PathBuf::from(format!("/tmp/ferroverbs-{}", OWNER.uid)));
     fs::create_dir(&made.0).map_err(|e| format!("{}: {e}", made.0.display()))?;
     give(&made.0, STRANGER.uid, STRANGER.gid)?;
-    let told = devinfo()?;
+    let reported = devinfo()?;
     let cause = format!(
         "{}: belongs to user {}, and this is user {}",
         made.0.display(),
         STRANGER.uid,
         OWNER.uid
     );
-    let lines = told.stderr.lines().filter(|line| line.contains(&cause));
-    if told.ok() || lines.filter(|line| line.contains("set FERROVERBS_FABRIC_DIR")).count() != 1 {
-        return Err(told.report("over a folder of another user"));
+    let lines = reported.stderr.lines().filter(|line| line.contains(&cause));
+    if reported.ok() || lines.filter(|line| line.contains("set FERROVERBS_FABRIC_DIR")).count() != 1
+    {
+        return Err(reported.report("over a folder of another user"));
     }
     let users = Path::new("/run/user");
     let had_users = users.exists();

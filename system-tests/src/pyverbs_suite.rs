@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn a_known_failure_that_is_gone_is_told() {
-        let told = outcome("a.b\tpassed\t\n");
-        assert!(told.failures().iter().any(|f| f.contains("does not fail any more")));
+        let reported = outcome("a.b\tpassed\t\n");
+        assert!(reported.failures().iter().any(|f| f.contains("does not fail any more")));
     }
 
     #[test]

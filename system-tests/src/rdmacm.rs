@@ -457,6 +457,6 @@ fn nobody(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
 /// A client ends soon, and says why.
 fn hears(bench: &Bench, client: &Job, why: &str) -> Result<(), String> {
     let client = client.run(&bench.scratch, LIMIT)?;
-    let said = format!("{}{}", client.stdout, client.stderr);
-    if said.contains(why) { Ok(()) } else { Err(client.report("client")) }
+    let output = format!("{}{}", client.stdout, client.stderr);
+    if output.contains(why) { Ok(()) } else { Err(client.report("client")) }
 }

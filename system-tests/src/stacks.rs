@@ -168,8 +168,8 @@ impl Mpi {
 }
 
 /// From `mpirun (Open MPI) 5.0.7`.
-fn major(said: &str) -> Option<u32> {
-    said.split_once("(Open MPI) ")?.1.split('.').next()?.parse().ok()
+fn major(output: &str) -> Option<u32> {
+    output.split_once("(Open MPI) ")?.1.split('.').next()?.parse().ok()
 }
 
 /// What an MPI stands on.
@@ -314,7 +314,7 @@ impl Stacks<'_> {
                 let job = fabric.over.job("fi_pingpong").dir(&fabric.work);
                 let job = job.args(["-p", "verbs;ofi_rxd", "-e", "rdm", "-c", "-I", "20"]);
                 let job = job.args(["-S", size]);
-                let pair = Pair::told(job.clone(), job, ["-B", "-P"], LIMIT)?;
+                let pair = Pair::with_port_options(job.clone(), job, ["-B", "-P"], LIMIT)?;
                 tally.record(&name, pair.run(&self.bench.scratch).map(drop));
             }
         }

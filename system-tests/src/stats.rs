@@ -75,10 +75,10 @@ fn counted(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = fabric.over.job("ibv_rc_pingpong").args(["-n", "100", "-s", "4096"]);
     let job = job.env(LAYERS, "stats").env(SETTING, format!("dir={}", folder.display()));
     let result = bench.pair(&fabric, job, LIMIT).and_then(|ended| {
-        let told = samples(bench, &fabric, &folder)?;
-        let of = |name: &str, labels: &[&str]| values(&told.stdout, name, labels);
+        let reported = samples(bench, &fabric, &folder)?;
+        let of = |name: &str, labels: &[&str]| values(&reported.stdout, name, labels);
         let right = ended.ok()
-            && told.ok()
+            && reported.ok()
             && of("requests_total", &["operation=\"send\""]) == [100, 100]
             && of("received_total", &[]) == [100, 100]
             && of("received_bytes_total", &[]) == [409_600, 409_600]
@@ -86,7 +86,11 @@ fn counted(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             && of("polled_total", &[]) == [200, 200]
             && of("latency_seconds_count", &["program=\"ibv_rc_pingpong\""]) == [100, 100]
             && of("up", &[]) == [0, 0];
-        if right { Ok(()) } else { Err(format!("{}\n{}", ended.report(), told.report("stats"))) }
+        if right {
+            Ok(())
+        } else {
+            Err(format!("{}\n{}", ended.report(), reported.report("stats")))
+        }
     });
     tally.record(name, result);
     Ok(())
@@ -106,10 +110,11 @@ fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let job = fabric.over.job(&program).args([turns.to_string().as_str(), how]);
         let job = job.env(LAYERS, "stats").env(SETTING, setting).dir(&fabric.work);
         let ended = job.run(&bench.scratch, LIMIT)?;
-        let told = samples(bench, &fabric, &folder)?;
+        let reported = samples(bench, &fabric, &folder)?;
         let pids: Vec<&str> = ended.stdout.split_whitespace().collect();
         let posted = |pid: &&str| {
-            values(&told.stdout, "receives_posted_total", &[&format!("pid=\"{pid}\"")]) == [turns]
+            values(&reported.stdout, "receives_posted_total", &[&format!("pid=\"{pid}\"")])
+                == [turns]
         };
         let length = 4096 + objects * 2048;
         let is_bounded = |path: &PathBuf| fs::metadata(path).is_ok_and(|meta| meta.len() == length);
@@ -124,7 +129,7 @@ fn many(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             && pids.iter().all(posted)
             && all.len() == 2
             && all.iter().all(is_bounded);
-        let why = || format!("{}\n{}", ended.report("many"), told.report("stats"));
+        let why = || format!("{}\n{}", ended.report("many"), reported.report("stats"));
         tally.record(name, right.then_some(()).ok_or_else(why));
     }
     bench.step("old files go");
@@ -177,8 +182,8 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = fabric.over.job("ib_send_bw").args(["-D", "100", "-s", "64"]).dir(&fabric.work);
     let job = job.env(LAYERS, "stats").env(HOME, &home);
     // An ended process, for the display.
-    let gone = fabric.over.job("ibv_devinfo").dir(&fabric.work).env(LAYERS, "stats");
-    gone.env(HOME, &home).run(&bench.scratch, LIMIT)?;
+    let removed = fabric.over.job("ibv_devinfo").dir(&fabric.work).env(LAYERS, "stats");
+    removed.env(HOME, &home).run(&bench.scratch, LIMIT)?;
     let mut started = Pair::of(job, LIMIT)?.start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;
     let result = grows(bench, &fabric, &home, &mut started, deadline);
@@ -188,11 +193,11 @@ fn shown(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     started.client.kill();
     started.server.kill();
     let ends = [started.client.finish(deadline), started.server.finish(deadline)];
-    let told = samples(bench, &fabric, &home.join("ferroverbs-stats"))?;
+    let reported = samples(bench, &fabric, &home.join("ferroverbs-stats"))?;
     let right = ends.iter().all(|done| done.end != ExitReason::Exited(0))
-        && sum(&told.stdout, "requests_total", &["operation=\"send\""]) > 1000
-        && values(&told.stdout, "up", &["program=\"ib_send_bw\""]) == [0, 0];
-    let why = || told.report("stats");
+        && sum(&reported.stdout, "requests_total", &["operation=\"send\""]) > 1000
+        && values(&reported.stdout, "up", &["program=\"ib_send_bw\""]) == [0, 0];
+    let why = || reported.report("stats");
     tally.record("programs that were killed are told of", right.then_some(()).ok_or_else(why));
     let top = |args: &[&str]| {
         let job = ferroverbs(bench, &fabric, &["top", "--once"])?.args(args).env(HOME, &home);
@@ -215,15 +220,15 @@ fn grows(
 ) -> Result<(), String> {
     let mut before = None;
     loop {
-        let told = samples(bench, fabric, &home.join("ferroverbs-stats"))?;
-        let now = sum(&told.stdout, "requests_total", &["operation=\"send\""]);
+        let reported = samples(bench, fabric, &home.join("ferroverbs-stats"))?;
+        let now = sum(&reported.stdout, "requests_total", &["operation=\"send\""]);
         match before {
-            Some(before) if now > before && sum(&told.stdout, "up", &[]) == 2 => return Ok(()),
+            Some(before) if now > before && sum(&reported.stdout, "up", &[]) == 2 => return Ok(()),
             None if now > 1000 => before = Some(now),
             _ => {}
         }
         if Instant::now() > deadline || started.client.ended() || started.server.ended() {
-            return Err(told.report("stats"));
+            return Err(reported.report("stats"));
         }
         std::thread::sleep(PAUSE);
     }
@@ -336,13 +341,14 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         "IPv4-1, ",
     ];
     let missing: Vec<_> = there.iter().filter(|part| !text.contains(**part)).collect();
-    let told: Vec<_> = ["planted", host.trim()]
+    let reported: Vec<_> = ["planted", host.trim()]
         .into_iter()
         .chain(["addr=0x7", "addr=0x5", "key=0x"])
         .filter(|part| part.len() > 2 && *part != "localhost" && text.contains(part))
         .collect();
-    let right = done.ok() && missing.is_empty() && told.is_empty();
-    let why = || format!("without {missing:?}, with {told:?}: {}\n{text}", done.report("report"));
+    let right = done.ok() && missing.is_empty() && reported.is_empty();
+    let why =
+        || format!("without {missing:?}, with {reported:?}: {}\n{text}", done.report("report"));
     tally.record(name, right.then_some(()).ok_or_else(why));
     Ok(())
 }
@@ -350,13 +356,13 @@ fn report(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 /// Programs under the layer, and the sum of their counters.
 fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let folder = bench.private_folder("counted")?;
-    c_programs::run_named(&bench.counted(&folder), tally, PROGRAMS)?;
+    c_programs::run_named(&bench.with_stats(&folder), tally, PROGRAMS)?;
     let fabric = bench.over(DataPath::Default)?;
-    let told = samples(bench, &fabric, &folder)?;
+    let reported = samples(bench, &fabric, &folder)?;
     let all = ["requests_total", "received_total", "polled_total", "latency_seconds_count"];
-    let missing: Vec<_> = all.iter().filter(|name| sum(&told.stdout, name, &[]) == 0).collect();
-    let right = told.ok() && missing.is_empty();
-    let why = || format!("without {missing:?}: {}", told.stderr);
+    let missing: Vec<_> = all.iter().filter(|name| sum(&reported.stdout, name, &[]) == 0).collect();
+    let right = reported.ok() && missing.is_empty();
+    let why = || format!("without {missing:?}: {}", reported.stderr);
     tally.record("all of them are counted", right.then_some(()).ok_or_else(why));
     Ok(())
 }

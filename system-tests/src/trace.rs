@@ -66,27 +66,28 @@ fn timeline(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = fabric.over.job("ibv_rc_pingpong").args(["-n", "100"]);
     let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder));
     let result = bench.pair(&fabric, job, LIMIT).and_then(|ended| {
-        let told = show(bench, &fabric, &["merge"], &folder)?;
+        let reported = show(bench, &fabric, &["merge"], &folder)?;
         let arrows = |kind: &str| {
             let kind = format!("\"cat\":\"{kind}\"");
             let is_start = |line: &&str| line.contains("\"ph\":\"s\"") && line.contains(&kind);
-            told.stdout.lines().filter(is_start).count()
+            reported.stdout.lines().filter(is_start).count()
         };
         let (messages, completions) = (arrows("message"), arrows("completes"));
         // A hundred sends and as many receives on each side.
-        let right = ended.ok() && told.ok() && messages == 200 && completions == 400;
+        let right = ended.ok() && reported.ok() && messages == 200 && completions == 400;
         let why = || format!("{messages} messages, {completions} completions\n{}", ended.report());
         if right { Ok(()) } else { Err(why()) }
     });
     tally.record(name, result);
     // For which the clock was not read.
     let name = "receives that are posted have a time";
-    let told = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
-    let times = |call: &str| times_of(&told.stdout, call);
+    let reported = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
+    let times = |call: &str| times_of(&reported.stdout, call);
     let opened = times("ibv_open_device").into_iter().min();
     let receives = times("ibv_post_recv");
     let right = receives.len() >= 200 && receives.iter().min() > opened.as_ref();
-    let why = || format!("{opened:?}, {} receives\n{}", receives.len(), told.report("ferroverbs"));
+    let why =
+        || format!("{opened:?}, {} receives\n{}", receives.len(), reported.report("ferroverbs"));
     tally.record(name, (opened.is_some() && right).then_some(()).ok_or_else(why));
     Ok(())
 }
@@ -139,14 +140,14 @@ fn rare_calls(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let job = fabric.over.own_job(&program).dir(&fabric.work);
     let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder));
     let done = job.run(&bench.scratch, LIMIT)?;
-    let told = show(bench, &fabric, &["show"], &folder)?;
+    let reported = show(bench, &fabric, &["show"], &folder)?;
     let is_told = |(call, part): &&(&str, &str)| {
         let begin = format!(" {call}(");
-        told.stdout.lines().any(|line| line.contains(&begin) && line.contains(part))
+        reported.stdout.lines().any(|line| line.contains(&begin) && line.contains(part))
     };
     let missing: Vec<_> = RARE.iter().filter(|rare| !is_told(rare)).collect();
-    let right = done.ok() && told.ok() && missing.is_empty();
-    let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), told.stdout);
+    let right = done.ok() && reported.ok() && missing.is_empty();
+    let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), reported.stdout);
     tally.record(name, right.then_some(()).ok_or_else(why));
     Ok(())
 }
@@ -172,18 +173,19 @@ fn requests(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let job = fabric.over.own_job(&program).arg(how).dir(&fabric.work);
         let job = job.env(LAYERS, "trace").env(SETTING, recording(&folder) + ":dumps=0");
         let done = job.run(&bench.scratch, LIMIT)?;
-        let told = show(bench, &fabric, &["show"], &folder)?;
+        let reported = show(bench, &fabric, &["show"], &folder)?;
         let wanted = REQUESTS.iter().filter(|(by, ..)| *by == how);
         let missing: Vec<_> = wanted
             .filter(|(_, wr_id, part)| {
                 let id = format!(" wr_id={wr_id}, opcode=");
-                let posted = told.stdout.lines().filter(|line| line.contains("_post"));
+                let posted = reported.stdout.lines().filter(|line| line.contains("_post"));
                 let behind = posted.filter(|line| line.contains(&id)).filter_map(behind_elements);
                 behind.collect::<Vec<_>>() != [*part]
             })
             .collect();
-        let right = done.ok() && told.ok() && missing.is_empty();
-        let why = || format!("missing {missing:?}\n{}{}", done.report("the program"), told.stdout);
+        let right = done.ok() && reported.ok() && missing.is_empty();
+        let why =
+            || format!("missing {missing:?}\n{}{}", done.report("the program"), reported.stdout);
         tally.record(&name, right.then_some(()).ok_or_else(why));
     }
     Ok(())
@@ -224,29 +226,30 @@ fn killed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let mut started = Pair::of(job, LIMIT)?.start(&bench.scratch)?;
     let deadline = Instant::now() + LIMIT;
     let text = |how: &str| show(bench, &fabric, &["show", "--format", how], &folder);
-    let is_whole = |told: &str| {
-        told.lines()
+    let is_whole = |reported: &str| {
+        reported
+            .lines()
             .filter(|line| line.contains("completion(") && line.contains("opcode=RECV"))
             .count()
             > 1000
     };
     let mut result = loop {
-        let told = text("text")?;
-        if is_whole(&told.stdout) {
+        let reported = text("text")?;
+        if is_whole(&reported.stdout) {
             break Ok(());
         }
         if Instant::now() > deadline || started.client.ended() || started.server.ended() {
-            break Err(format!("not shown while it ran\n{}", told.report("ferroverbs")));
+            break Err(format!("not shown while it ran\n{}", reported.report("ferroverbs")));
         }
         std::thread::sleep(PAUSE);
     };
     started.client.kill();
     started.server.kill();
     let ends = [started.client.finish(deadline), started.server.finish(deadline)];
-    let told = text("text")?;
+    let reported = text("text")?;
     let dead = ends.iter().all(|done| done.end != ExitReason::Exited(0));
-    if result.is_ok() && !(dead && is_whole(&told.stdout) && files(&folder).len() == 2) {
-        result = Err(format!("not shown after the kill\n{}", told.report("ferroverbs")));
+    if result.is_ok() && !(dead && is_whole(&reported.stdout) && files(&folder).len() == 2) {
+        result = Err(format!("not shown after the kill\n{}", reported.report("ferroverbs")));
     }
     tally.record(name, result);
     Ok(())
@@ -276,10 +279,10 @@ fn errors(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         .collect();
     let status = "RNR_RETRY_EXC_ERR";
     let last = |text: &String| text.lines().last().is_some_and(|line| line.contains(status));
-    let told = wrong.stderr.contains(status) && texts.len() == 1 && texts.iter().all(last);
+    let reported = wrong.stderr.contains(status) && texts.len() == 1 && texts.iter().all(last);
     tally.record(
         "an error is told with what came before it",
-        told.then_some(()).ok_or_else(|| wrong.report("misuse")),
+        reported.then_some(()).ok_or_else(|| wrong.report("misuse")),
     );
     for _ in 0..20 {
         run("wrong")?;
@@ -322,8 +325,8 @@ fn command(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&format!("ferroverbs trace: {name}"));
         let fabric = bench.over(DataPath::Default)?;
         let done = ferroverbs(bench, &fabric, args)?.run(&bench.scratch, LIMIT)?;
-        let said = parts.iter().all(|part| done.stderr.contains(part));
-        let right = said && done.end == ExitReason::Exited(status);
+        let output = parts.iter().all(|part| done.stderr.contains(part));
+        let right = output && done.end == ExitReason::Exited(status);
         tally.record(
             &format!("ferroverbs trace: {name}"),
             right.then_some(()).ok_or_else(|| done.report("ferroverbs")),
@@ -354,24 +357,24 @@ fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     programs::some(&traced, tally)?;
     let fabric = bench.over(DataPath::Default)?;
     let count = files(&folder).len();
-    let told = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
-    let has = |call: &str| told.stdout.contains(&format!("\"call\":\"{call}\""));
+    let reported = show(bench, &fabric, &["show", "--format", "json"], &folder)?;
+    let has = |call: &str| reported.stdout.contains(&format!("\"call\":\"{call}\""));
     let calls =
         ["ibv_post_send", "ibv_wr_post", "ibv_post_srq_recv", "completion", "ibv_get_cq_event"];
     // Fields that built requests have in addition to posted lists.
     let built = |arg: &str| {
         let (call, arg) = ("\"call\":\"ibv_wr_post\"", format!("\"{arg}\":"));
-        told.stdout.lines().any(|line| line.contains(call) && line.contains(&arg))
+        reported.stdout.lines().any(|line| line.contains(call) && line.contains(&arg))
     };
     let args = ["compare_add", "swap", "ah", "remote_qkey"];
     let missing: Vec<_> = calls.iter().filter(|call| !has(call)).collect();
     let missing: Vec<_> = missing.into_iter().chain(args.iter().filter(|a| !built(a))).collect();
-    let right = told.ok() && count > 30 && missing.is_empty();
+    let right = reported.ok() && count > 30 && missing.is_empty();
     tally.record(
         "all of them are recorded",
         right
             .then_some(())
-            .ok_or_else(|| format!("{count} files, without {missing:?}: {}", told.stderr)),
+            .ok_or_else(|| format!("{count} files, without {missing:?}: {}", reported.stderr)),
     );
     Ok(())
 }

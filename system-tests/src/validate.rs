@@ -112,9 +112,9 @@ fn is_known(line: &str) -> bool {
 
 /// Reports that are not known findings. A line `test NAME` in the file precedes the reports of that
 /// test.
-fn unknown(told: &str) -> Vec<String> {
+fn unknown(reported: &str) -> Vec<String> {
     let (mut test, mut lines) = ("", Vec::new());
-    for line in told.lines() {
+    for line in reported.lines() {
         match line.strip_prefix("test ") {
             Some(name) => test = name,
             None => lines.push(format!("{test} {line}")),
@@ -275,12 +275,12 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
                     .dir(&fabric.work)
                     .run(&bench.scratch, LIMIT)?;
                 let wanted: &[&str] = if how == "wrong" { &[&id] } else { &[] };
-                let told = ids(&json);
+                let reported = ids(&json);
                 let quiet = how == "wrong" || done.stderr.is_empty();
-                let result = if done.ok() && told == wanted && quiet {
+                let result = if done.ok() && reported == wanted && quiet {
                     Ok(())
                 } else {
-                    Err(format!("told {told:?}\n{}", done.report("misuse")))
+                    Err(format!("told {reported:?}\n{}", done.report("misuse")))
                 };
                 tally.record(&name, result);
             }
@@ -328,9 +328,9 @@ fn settings(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         let job = fabric.over.own_job(&files.misuse).args(["MR-05", "wrong"]);
         let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_VALIDATE", settings);
         let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
-        let said =
+        let printed =
             if part.is_empty() { done.stderr.is_empty() } else { done.stderr.contains(part) };
-        let right = said && done.end == ExitReason::Exited(status);
+        let right = printed && done.end == ExitReason::Exited(status);
         tally.record(
             &format!("setting {settings:?}"),
             right.then_some(()).ok_or_else(|| done.report("misuse")),
@@ -346,7 +346,7 @@ struct Variant {
     variable: (&'static str, &'static str),
     settings: &'static str,
     /// The number of messages, and parts of them.
-    told: (usize, &'static [&'static str]),
+    reported: (usize, &'static [&'static str]),
 }
 
 const VARIANTS: &[Variant] = &[
@@ -355,54 +355,61 @@ const VARIANTS: &[Variant] = &[
         how: "wrong",
         variable: ("RECEIVES", "1"),
         settings: "on=CQ-10",
-        told: (1, &["1 completions wait in it"]),
+        reported: (1, &["1 completions wait in it"]),
     },
     Variant {
         id: "CQ-10",
         how: "right",
         variable: ("RECEIVES", "1"),
         settings: "on=CQ-10",
-        told: (0, &[]),
+        reported: (0, &[]),
     },
     Variant {
         id: "MR-13",
         how: "right",
         variable: ("EXIT", "1"),
         settings: "leaks=0",
-        told: (0, &[]),
+        reported: (0, &[]),
     },
     Variant {
         id: "MR-13",
         how: "right",
         variable: ("EXIT", "1"),
         settings: "leaks=1:off=OB-02",
-        told: (2, &["exit, context ", ": 1 regions of 65536 bytes", ": 2 regions of 131072 bytes"]),
+        reported: (
+            2,
+            &["exit, context ", ": 1 regions of 65536 bytes", ": 2 regions of 131072 bytes"],
+        ),
     },
     Variant {
         id: "CQ-03",
         how: "right",
         variable: ("FERROVERBS_SOFT_FAULTS", "access-error nth=1"),
         settings: "",
-        told: (
+        reported: (
             1,
             &["SEND failed with IBV_WC_REM_ACCESS_ERR", "64 bytes and names no memory of the peer"],
         ),
     },
-    Variant { told: (1, &["initiator_depth 254 > "]), ..of_cm("CM-03", "wrong", "depth") },
+    Variant { reported: (1, &["initiator_depth 254 > "]), ..of_cm("CM-03", "wrong", "depth") },
     of_cm("CM-03", "right", "depth"),
-    Variant { told: (1, &["private_data_len 197 > 196"]), ..of_cm("CM-04", "wrong", "reply") },
+    Variant { reported: (1, &["private_data_len 197 > 196"]), ..of_cm("CM-04", "wrong", "reply") },
     of_cm("CM-04", "right", "reply"),
-    Variant { told: (1, &["private_data_len 149 > 148"]), ..of_cm("CM-04", "wrong", "rejection") },
+    Variant {
+        reported: (1, &["private_data_len 149 > 148"]),
+        ..of_cm("CM-04", "wrong", "rejection")
+    },
     of_cm("CM-04", "right", "rejection"),
 ];
 
 /// Another way of a misuse of librdmacm.
 const fn of_cm(id: &'static str, how: &'static str, way: &'static str) -> Variant {
-    Variant { id, how, variable: ("WAY", way), settings: "", told: (0, &[]) }
+    Variant { id, how, variable: ("WAY", way), settings: "", reported: (0, &[]) }
 }
 
 fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
-    for Variant { id, how, variable: (variable, value), settings, told: (count, parts) } in VARIANTS
+    for Variant { id, how, variable: (variable, value), settings, reported: (count, parts) } in
+        VARIANTS
     {
         let fabric = bench.over(DataPath::Default)?;
         let json = fabric.work.join("told.json");
@@ -415,8 +422,8 @@ fn variants(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()
         let job = job.env("FERROVERBS_LAYERS", "validate").env("JSON", &json);
         let job = job.env("FERROVERBS_VALIDATE", format!("{settings}:json={}", json.display()));
         let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
-        let said = parts.iter().all(|part| done.stderr.contains(part));
-        let right = done.ok() && said && ids(&json).len() == *count;
+        let printed = parts.iter().all(|part| done.stderr.contains(part));
+        let right = done.ok() && printed && ids(&json).len() == *count;
         tally.record(
             &format!("{id} {how} with {variable} and {settings:?}"),
             right.then_some(()).ok_or_else(|| done.report("the program")),
@@ -482,10 +489,10 @@ fn poisoned(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         let job = job.env("FERROVERBS_LAYERS", "validate").env("ASAN_OPTIONS", sanitizer);
         let job = job.env("FERROVERBS_VALIDATE", format!("{setting}:json={}", json.display()));
         let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
-        let told: &[&str] = if is_told { &["MR-10"] } else { &[] };
-        let said = parts.iter().all(|part| done.stderr.contains(part));
+        let reported: &[&str] = if is_told { &["MR-10"] } else { &[] };
+        let printed = parts.iter().all(|part| done.stderr.contains(part));
         let quiet = !parts.is_empty() || done.stderr.is_empty();
-        let right = said && quiet && done.ok() != is_told && ids(&json) == told;
+        let right = printed && quiet && done.ok() != is_told && ids(&json) == reported;
         tally.record(
             &format!(
                 "MR-10 {how} with {setting:?} and ASAN_OPTIONS={}",
@@ -506,8 +513,8 @@ pub(super) fn unharmed(
 ) -> crate::Result<()> {
     let json = bench.private_folder("told")?.join("told.json");
     run(&bench.validated(&json), tally)?;
-    let told = fs::read_to_string(&json).unwrap_or_default();
-    let unknown = unknown(&told);
+    let reported = fs::read_to_string(&json).unwrap_or_default();
+    let unknown = unknown(&reported);
     let result = if unknown.is_empty() { Ok(()) } else { Err(unknown.join("\n")) };
     tally.record(&format!("{name} hear nothing"), result);
     Ok(())

@@ -145,8 +145,8 @@ fn tests(root: &Path) -> crate::Result<Vec<Test>> {
 
 /// Whether a program runs several processes: by an argument, or by fork().
 fn is_across(program: &Program, source: &str) -> bool {
-    let asked = |run: &&str| run.split(' ').any(|word| ["two", "three"].contains(&word));
-    program.runs.iter().any(asked) || source.contains("fork()")
+    let requested = |run: &&str| run.split(' ').any(|word| ["two", "three"].contains(&word));
+    program.runs.iter().any(requested) || source.contains("fork()")
 }
 
 /// C without comments and literals.

@@ -237,8 +237,8 @@ impl Demo {
             println!("$ {program}");
             for line in done.stdout.lines().filter(|l| !l.trim().is_empty()) {
                 // A fifth of ibv_devinfo's lines describe the device.
-                let told = ["hca_id", "fw_ver", "state:", "active_mtu", "link_layer"];
-                if program == "ibv_devices" || told.iter().any(|t| line.trim().starts_with(t)) {
+                let reported = ["hca_id", "fw_ver", "state:", "active_mtu", "link_layer"];
+                if program == "ibv_devices" || reported.iter().any(|t| line.trim().starts_with(t)) {
                     println!("{line}");
                 }
             }
@@ -387,9 +387,9 @@ impl Demo {
     /// Both uses of librdmacm again, between two simulated hosts (`ferroverbs cluster`), without
     /// root.
     fn between_hosts(&mut self, paths: &Paths) {
-        let pings = |said: &str| said.contains("rdma-ping-99:").then(|| "ok".to_owned());
-        let bandwidth = |said: &str| {
-            let rows = perftest::parse(said);
+        let pings = |output: &str| output.contains("rdma-ping-99:").then(|| "ok".to_owned());
+        let bandwidth = |output: &str| {
+            let rows = perftest::parse(output);
             let row = rows.iter().find(|row| row.bytes == KIB64)?;
             Number::Bandwidth.of(row).map(|value| Number::Bandwidth.show(value))
         };
@@ -424,8 +424,8 @@ impl Demo {
             if done.stderr.contains("which are refused here") {
                 return Ok("refused here".to_owned());
             }
-            let said = client_of(&done.stdout);
-            let found = if done.ok() { result(&said) } else { None };
+            let output = client_of(&done.stdout);
+            let found = if done.ok() { result(&output) } else { None };
             found.ok_or_else(|| done.report("the cluster"))
         };
         let result = foreign::again(once, |done| RPING_CHANNEL.failed(done));
@@ -459,8 +459,8 @@ impl Demo {
 }
 
 /// What the client's host says, among the lines of a cluster.
-fn client_of(said: &str) -> String {
-    let lines = said.lines().filter_map(|line| line.strip_prefix("[host2] "));
+fn client_of(output: &str) -> String {
+    let lines = output.lines().filter_map(|line| line.strip_prefix("[host2] "));
     lines.map(|line| format!("{line}\n")).collect()
 }
 
@@ -522,8 +522,8 @@ mod tests {
 
     #[test]
     fn only_the_clients_host_is_heard() {
-        let said = "[host1] one\n[host2]  65536 2\n[host2] three\nfour\n";
-        assert_eq!(client_of(said), " 65536 2\nthree\n");
+        let output = "[host1] one\n[host2]  65536 2\n[host2] three\nfour\n";
+        assert_eq!(client_of(output), " 65536 2\nthree\n");
     }
 
     #[test]

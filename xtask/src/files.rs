@@ -75,11 +75,11 @@ mod tests {
         let check = |new: &str| is_current(scratch.path(), "table", new, "make table");
         fs::write(scratch.path().join("table"), "a\nb\n").unwrap();
         assert_eq!(check("a\nb\n"), Ok(()));
-        let told = |e: &str| format!("table is out of date (make table writes it); {e}");
-        assert_eq!(check("a\nc\n"), Err(told("new is: c")));
-        assert_eq!(check("a\n"), Err(told("lines are too many")));
+        let reported = |e: &str| format!("table is out of date (make table writes it); {e}");
+        assert_eq!(check("a\nc\n"), Err(reported("new is: c")));
+        assert_eq!(check("a\n"), Err(reported("lines are too many")));
         fs::remove_file(scratch.path().join("table")).unwrap();
-        assert_eq!(check("a\n"), Err(told("new is: a")));
+        assert_eq!(check("a\n"), Err(reported("new is: a")));
     }
 
     #[test]

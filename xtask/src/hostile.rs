@@ -136,17 +136,17 @@ impl<'a> HostileRun<'a> {
         // The attacker is stopped when the victim has ended, if that cannot be known beforehand.
         let chosen = matches!(attack.victim, Victim::AttackedPair);
         let seconds = if chosen { attack.seconds + 1 } else { UNTIL_STOPPED };
-        let asked = format!("{} {seconds} {}", attack.seed, attack.reach.name());
+        let requested = format!("{} {seconds} {}", attack.seed, attack.reach.name());
         let attacker = over.clone().user(other_user.or(victims)).job(&self.attacker);
         let attacker = attacker
             .args(["hostile::entry", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FERROVERBS_HOSTILE", asked)
+            .env("FERROVERBS_HOSTILE", requested)
             .dir(self.scratch.path());
         let mut attacker = grouped(attacker).start(self.scratch)?;
         let begun = Instant::now();
         let slot = loop {
-            let said = attacker.printed();
-            let slot = said
+            let output = attacker.printed();
+            let slot = output
                 .lines()
                 .find_map(|line| line.split_once("@slot "))
                 .map(|(_, rest)| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
@@ -218,27 +218,28 @@ fn judge(victim: &Finished, attacker: &Finished, chosen: bool) -> Result<Survive
     if !victim.ok() || !victim.stderr.is_empty() {
         return Err("the victim did not end well".into());
     }
-    let said = |done: &Finished, mark: &str| {
+    let output = |done: &Finished, mark: &str| {
         let mut lines = done.stdout.lines().rev();
         lines.find_map(|line| line.split_once(mark)).map(|(_, rest)| rest.to_string())
     };
     // At the end, or a second before it was killed.
-    let did = said(attacker, "@done ").or_else(|| said(attacker, "@doing "));
+    let did = output(attacker, "@done ").or_else(|| output(attacker, "@doing "));
     // Programs without knowledge of the attack are connected to each other only.
     let pieces =
         did.as_deref().is_some_and(|did| !did.contains(", 0 pieces to connections of ours"));
     if !was_met(&attacker.stdout) || chosen && !pieces {
         return Err("the attacker found nobody to attack".into());
     }
-    let told = hung.then(|| "the attacker hung, and was killed".to_string());
-    let summary: Vec<String> = [said(victim, "ok: "), did, told].into_iter().flatten().collect();
+    let reported = hung.then(|| "the attacker hung, and was killed".to_string());
+    let summary: Vec<String> =
+        [output(victim, "ok: "), did, reported].into_iter().flatten().collect();
     Ok(Survived { summary: summary.join("; "), hung })
 }
 
 /// Whether the attacker's output says that it met a victim.
 fn was_met(printed: &str) -> bool {
-    let mut told = printed.lines().filter(|line| line.contains("@do"));
-    told.any(|line| line.ends_with(" processes met") && !line.ends_with(" 0 processes met"))
+    let mut reported = printed.lines().filter(|line| line.contains("@do"));
+    reported.any(|line| line.ends_with(" processes met") && !line.ends_with(" 0 processes met"))
 }
 
 /// The test program of the soft adapter, which has the attacker in it.

@@ -52,7 +52,7 @@ pub struct LaunchSettings {
     path: DataPath,
     without_cma: Option<PathBuf>,
     wired: bool,
-    told: Option<PathBuf>,
+    reported: Option<PathBuf>,
     traced: Option<PathBuf>,
     counted: Option<PathBuf>,
     captured: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl LaunchSettings {
             path: DataPath::Default,
             without_cma: None,
             wired: false,
-            told: None,
+            reported: None,
             traced: None,
             counted: None,
             captured: None,
@@ -120,7 +120,7 @@ impl LaunchSettings {
 
     /// Runs programs under the layer `validate`, which writes JSON to `file`.
     pub fn validated(mut self, file: Option<&Path>) -> Self {
-        self.told = file.map(Path::to_path_buf);
+        self.reported = file.map(Path::to_path_buf);
         self
     }
 
@@ -131,13 +131,13 @@ impl LaunchSettings {
     }
 
     /// Runs programs under the layer `stats`, which writes into `folder`.
-    pub fn counted(mut self, folder: Option<&Path>) -> Self {
+    pub fn with_stats(mut self, folder: Option<&Path>) -> Self {
         self.counted = folder.map(Path::to_path_buf);
         self
     }
 
     /// Under the layer that writes packets, in `folder`.
-    pub fn captured(mut self, folder: Option<&Path>) -> Self {
+    pub fn with_capture(mut self, folder: Option<&Path>) -> Self {
         self.captured = folder.map(Path::to_path_buf);
         self
     }
@@ -159,7 +159,7 @@ impl LaunchSettings {
         if let Some(dir) = &self.fabric {
             job = job.env("FERROVERBS_FABRIC_DIR", dir);
         }
-        if let Some(file) = &self.told {
+        if let Some(file) = &self.reported {
             // Much that is known must not hide what is not, and the text is not the program's own.
             let mut settings = OsString::from("max=1000:repeat=1:log=/dev/null:json=");
             settings.push(file);

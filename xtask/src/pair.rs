@@ -55,11 +55,11 @@ impl Pair {
 
     /// The two sides run different commands.
     pub fn between(server: Job, client: Job, limit: Duration) -> crate::Result<Self> {
-        Self::told(server, client, ["-p", "-p"], limit)
+        Self::with_port_options(server, client, ["-p", "-p"], limit)
     }
 
     /// As [`Pair::between`], with the options by which server and client are told the port.
-    pub fn told(
+    pub fn with_port_options(
         server: Job,
         client: Job,
         options: [&str; 2],
@@ -68,8 +68,8 @@ impl Pair {
         Self::at("127.0.0.1", server, client, options, limit)
     }
 
-    /// As [`Pair::told`], with the server at another address, possibly in its own network
-    /// namespace.
+    /// As [`Pair::with_port_options`], with the server at another address, possibly in its own
+    /// network namespace.
     pub fn at(
         address: &str,
         server: Job,

@@ -132,8 +132,8 @@ mod tests {
     fn sums_are_the_same_or_both_are_shown() {
         assert_eq!(compare("1  a\n2  b\n", "1  a\n2  b\n"), Ok(()));
         for other in ["1  a\n3  b\n", "1  a\n", "1  a\n2  b\n3  c\n"] {
-            let told = compare("1  a\n2  b\n", other).unwrap_err();
-            assert!(told.contains("2  b") && told.contains(other.trim_end()), "{told}");
+            let reported = compare("1  a\n2  b\n", other).unwrap_err();
+            assert!(reported.contains("2  b") && reported.contains(other.trim_end()), "{reported}");
         }
     }
 

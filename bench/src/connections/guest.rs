@@ -36,12 +36,12 @@ pub(super) fn measure(
     let script = paths.root.join("c-tests/tools/connections_in_guest.sh");
     let job = Job::new("bash").arg(script).arg(paths.stage()).arg(program);
     let job = job.args([COUNT, &at_once.to_string()]);
-    let said = vm::measured(paths, progress, scratch, job, scratch.path(), LIMIT)?;
-    Ok(format!("{}By cmtime: {at_once}.", table(&said, at_once).render()))
+    let output = vm::measured(paths, progress, scratch, job, scratch.path(), LIMIT)?;
+    Ok(format!("{}By cmtime: {at_once}.", table(&output, at_once).render()))
 }
 
 /// What the script said.
-fn table(said: &str, at_once: NonZeroUsize) -> Table {
+fn table(output: &str, at_once: NonZeroUsize) -> Table {
     let mut table = Table::new(&[
         ("in a virtual machine, one host", Align::Left),
         ("ready, us", Align::Right),
@@ -55,7 +55,7 @@ fn table(said: &str, at_once: NonZeroUsize) -> Table {
         let numbers = |kind: &str| {
             let rest =
                 |line: &str| line.strip_prefix(&format!("{kind} {name} ")).map(str::to_owned);
-            said.lines().find_map(rest).unwrap_or_default()
+            output.lines().find_map(rest).unwrap_or_default()
         };
         let (one, cmtime) = (numbers("one"), numbers("at_once"));
         let (mut one, mut cmtime) = (one.split_whitespace(), cmtime.split_whitespace());
@@ -75,9 +75,9 @@ mod tests {
 
     #[test]
     fn a_way_has_its_own_numbers_and_a_line_for_those_that_it_lacks() {
-        let said = "one soft 1.5 2 3 400 \nat_once soft 77.1\none tcp 5 6 7 8\n";
+        let output = "one soft 1.5 2 3 400 \nat_once soft 77.1\none tcp 5 6 7 8\n";
         let at_once = NonZeroUsize::new(771).unwrap();
-        let text = table(said, at_once).render();
+        let text = table(output, at_once).render();
         let row = |what: &str| {
             let line = text.lines().find(|line| line.contains(what)).unwrap_or_default();
             let words: Vec<_> =

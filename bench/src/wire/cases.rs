@@ -119,12 +119,12 @@ pub(super) fn count(bytes: u64) -> u64 {
 /// Everything that is asked over a cable.
 pub(super) fn of(cable: Cable) -> Vec<Case> {
     let mut all = latencies(8);
-    let ask = |what, who, how| Case { what, who, how, weather: "" };
-    all.push(ask(Quantity::Latency(8), UDP_CONNECTED, Tool::Socket("connected", 64)));
+    let measure = |what, who, how| Case { what, who, how, weather: "" };
+    all.push(measure(Quantity::Latency(8), UDP_CONNECTED, Tool::Socket("connected", 64)));
     let reliable = FABRIC.map(|(who, provider)| (who, provider, "rdm"));
     let datagrams = [("libfabric udp, datagrams", "udp", "dgram")];
     for (who, provider, kind) in reliable.into_iter().chain(datagrams) {
-        all.push(ask(Quantity::Latency(8), who, Tool::Fabric(provider, kind, 8, 5000)));
+        all.push(measure(Quantity::Latency(8), who, Tool::Fabric(provider, kind, 8, 5000)));
     }
     for bytes in SIZES {
         all.extend(bandwidths(bytes));
@@ -135,19 +135,23 @@ pub(super) fn of(cable: Cable) -> Vec<Case> {
         (UDP_SINGLY, "datagrams", packet),
         (TCP, "tcp", STREAM),
     ] {
-        all.push(ask(Quantity::Bandwidth(0), who, Tool::Socket(mode, bytes)));
+        all.push(measure(Quantity::Bandwidth(0), who, Tool::Socket(mode, bytes)));
     }
     for (who, count, more) in
         [(LISTS, 1_000_000, &["--post_list", "64"] as &[_]), (SEND, 200_000, &[])]
     {
         let how = Tool::Perftest { program: "ib_send_bw", bytes: 8, count, more };
-        all.push(ask(Quantity::Rate, who, how));
+        all.push(measure(Quantity::Rate, who, how));
     }
-    all.push(ask(Quantity::Rate, UCX, Tool::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 }));
+    all.push(measure(
+        Quantity::Rate,
+        UCX,
+        Tool::Ucx { test: "tag_bw", bytes: 8, count: 1_000_000 },
+    ));
     for (who, provider) in FABRIC {
-        all.push(ask(Quantity::Rate, who, Tool::FabricStream(provider, 8)));
+        all.push(measure(Quantity::Rate, who, Tool::FabricStream(provider, 8)));
     }
-    all.push(ask(Quantity::Rate, UDP_OFFLOADS, Tool::Socket("offloads", 80)));
+    all.push(measure(Quantity::Rate, UDP_OFFLOADS, Tool::Socket("offloads", 80)));
     if cable == JUMBO {
         for (lost, weather) in LOSSES {
             for (who, program) in OURS {
@@ -164,11 +168,11 @@ pub(super) fn of(cable: Cable) -> Vec<Case> {
 pub(super) fn dropped() -> Vec<Case> {
     let mut all = vec![];
     for (lost, _) in LOSSES {
-        let ask = |who, how| Case { what: Quantity::Dropped(lost), who, how, weather: "" };
-        all.extend(OURS.map(|(who, program)| ask(who, patient(program))));
-        all.push(ask(UCX, Tool::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
-        all.push(ask(TCP, Tool::Socket("tcp", STREAM)));
-        all.extend(FABRIC.map(|(who, provider)| ask(who, Tool::FabricStream(provider, MIB))));
+        let measure = |who, how| Case { what: Quantity::Dropped(lost), who, how, weather: "" };
+        all.extend(OURS.map(|(who, program)| measure(who, patient(program))));
+        all.push(measure(UCX, Tool::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
+        all.push(measure(TCP, Tool::Socket("tcp", STREAM)));
+        all.extend(FABRIC.map(|(who, provider)| measure(who, Tool::FabricStream(provider, MIB))));
     }
     all
 }
@@ -181,7 +185,7 @@ fn patient(program: &'static str) -> Tool {
 
 /// Half round trips of messages of a size.
 pub(super) fn latencies(bytes: u64) -> Vec<Case> {
-    let ask = |who, how| Case { what: Quantity::Latency(bytes), who, how, weather: "" };
+    let measure = |who, how| Case { what: Quantity::Latency(bytes), who, how, weather: "" };
     let ours = Tool::Perftest {
         program: "ib_send_lat",
         bytes,
@@ -189,12 +193,12 @@ pub(super) fn latencies(bytes: u64) -> Vec<Case> {
         more: &[],
     };
     let mut all = vec![
-        ask(SEND, ours),
-        ask(UCX, Tool::Ucx { test: "tag_lat", bytes, count: count(bytes).min(30_000) }),
+        measure(SEND, ours),
+        measure(UCX, Tool::Ucx { test: "tag_lat", bytes, count: count(bytes).min(30_000) }),
     ];
     // Such as our packets are: with headers and ICRC.
     if bytes <= 4096 {
-        all.push(ask(UDP, Tool::Socket("latency", bytes.max(48) + 16)));
+        all.push(measure(UDP, Tool::Socket("latency", bytes.max(48) + 16)));
     }
     all
 }

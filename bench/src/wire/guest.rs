@@ -51,12 +51,12 @@ pub(super) fn measure(paths: &Paths, progress: &Progress) -> crate::Result<Strin
         return Err(made.report("cc"));
     }
     let job = Job::new("bash").arg(paths.root.join(SCRIPT)).arg(paths.stage()).arg(&program);
-    let said = vm::measured(paths, progress, &scratch, job, scratch.path(), LIMIT)?;
-    Ok(text(&said))
+    let output = vm::measured(paths, progress, &scratch, job, scratch.path(), LIMIT)?;
+    Ok(text(&output))
 }
 
 /// The script's output as markdown, without the heading.
-fn text(said: &str) -> String {
+fn text(output: &str) -> String {
     let mut text = String::from(
         "\nIn a virtual machine, each over a cable with MTU 1500 and with one processor, on which both ends and their kernel take turns; all sleep until an event comes. SEND is perftest's, which has no events for WRITE; \
          WRITE and READ are those of `c-tests/bench/one_sided.c`. Times are instructions, one a nanosecond, so they tell how much there is to do, and nothing of how long memory takes.\n\n\
@@ -65,7 +65,7 @@ fn text(said: &str) -> String {
     for (word, bytes, what) in ASKED {
         let number = |name: &str| {
             let wanted = [name, word, &bytes.to_string()];
-            let mut lines = said.lines().map(|line| line.split(' ').collect::<Vec<_>>());
+            let mut lines = output.lines().map(|line| line.split(' ').collect::<Vec<_>>());
             let line = lines.find(|line| line.starts_with(&wanted))?;
             line.get(wanted.len())?.parse::<f64>().ok()
         };
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn each_has_its_own_number_and_a_dash_where_it_said_none() {
-        let said = "rxe latency 8 200.0\nsoft latency 8 50.0\nsoft send 65536 100\nsoft write-list 8 0.0123\n";
-        let text = text(said);
+        let output = "rxe latency 8 200.0\nsoft latency 8 50.0\nsoft send 65536 100\nsoft write-list 8 0.0123\n";
+        let text = text(output);
         assert!(text.contains("| round trip, us, 8 | 50.0 | 200.0 | 0.25 |"), "{text}");
         assert!(text.contains("| SEND, MB/s, 64 KiB | 100.0 | - | - |"), "{text}");
         assert!(text.contains("| SEND, MB/s, 1 MiB | - | - | - |"), "{text}");

@@ -20,7 +20,7 @@ pub(super) struct Losses<'a> {
 /// What came to both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LossCounters {
-    came: u64,
+    received: u64,
     lost: u64,
     /// Longer than the MTU: several in one.
     merged: u64,
@@ -54,17 +54,17 @@ impl<'a> Losses<'a> {
     ///
     /// # Errors
     /// nft's failure, as a message.
-    pub(super) fn counted(&self) -> crate::Result<LossCounters> {
+    pub(super) fn read_counters(&self) -> crate::Result<LossCounters> {
         let mut all = [0; COUNTERS.len()];
         for name in &self.hosts.names {
             for (sum, counter) in all.iter_mut().zip(COUNTERS) {
                 let words = ["nft", "list", "counter", "inet", "losses", counter];
-                let said = self.inside(name, &words)?;
-                *sum += packets(&said).ok_or(said)?;
+                let output = self.inside(name, &words)?;
+                *sum += packets(&output).ok_or(output)?;
             }
         }
-        let [came, lost, merged] = all;
-        Ok(LossCounters { came, lost, merged })
+        let [received, lost, merged] = all;
+        Ok(LossCounters { received, lost, merged })
     }
 
     fn set_offloads(&self, state: &str) -> crate::Result<()> {
@@ -104,12 +104,12 @@ impl LossCounters {
     /// # Errors
     /// The deviation, as a message.
     pub(super) fn check(self, thousandths: u32) -> crate::Result<()> {
-        let Self { came, lost, merged } = self;
+        let Self { received, lost, merged } = self;
         if merged > 0 {
-            return Err(format!("{merged} of {came} packets were longer than the MTU"));
+            return Err(format!("{merged} of {received} packets were longer than the MTU"));
         }
-        if came == 0 || (lost > 0) != (thousandths > 0) {
-            return Err(format!("{lost} of {came} packets were lost"));
+        if received == 0 || (lost > 0) != (thousandths > 0) {
+            return Err(format!("{lost} of {received} packets were lost"));
         }
         Ok(())
     }
@@ -129,8 +129,8 @@ fn rules(device: &str, mtu: u32, thousandths: u32) -> String {
 }
 
 /// The packets of a counter that nft lists.
-fn packets(said: &str) -> Option<u64> {
-    let (_, rest) = said.split_once("packets ")?;
+fn packets(output: &str) -> Option<u64> {
+    let (_, rest) = output.split_once("packets ")?;
     rest.split(' ').next()?.parse().ok()
 }
 
@@ -148,14 +148,14 @@ mod tests {
 
     #[test]
     fn the_count_of_packets_is_found_in_what_nft_lists() {
-        let said = "table inet losses {\n\tcounter came {\n\t\tpackets 1234 bytes 99\n\t}\n}\n";
-        assert_eq!(packets(said), Some(1234));
+        let output = "table inet losses {\n\tcounter came {\n\t\tpackets 1234 bytes 99\n\t}\n}\n";
+        assert_eq!(packets(output), Some(1234));
         assert_eq!(packets("Error: No such file or directory"), None);
     }
 
     #[test]
     fn a_figure_counts_only_when_single_packets_were_lost_as_told() {
-        let counted = |came, lost, merged| LossCounters { came, lost, merged };
+        let counted = |received, lost, merged| LossCounters { received, lost, merged };
         assert_eq!(counted(1000, 10, 0).check(10), Ok(()));
         assert_eq!(counted(1000, 0, 0).check(0), Ok(()));
         assert!(counted(1000, 10, 1).check(10).unwrap_err().contains("longer than the MTU"));

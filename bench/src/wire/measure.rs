@@ -64,24 +64,23 @@ impl Hosts {
     }
 
     /// The answer of a contender.
-    pub(super) fn ask(&self, cable: Cable, question: &Case) -> crate::Result<Measured> {
-        let (Quantity::Dropped(lost), Cable::Veth(mtu)) = (question.what, cable) else {
-            return self.ask_now(cable, question);
+    pub(super) fn measure(&self, cable: Cable, case: &Case) -> crate::Result<Measured> {
+        let (Quantity::Dropped(lost), Cable::Veth(mtu)) = (case.what, cable) else {
+            return self.measure_now(cable, case);
         };
         let losses = Losses::begin(&self.namespaces, &self.scratch, mtu, lost)?;
-        let said = self.ask_now(cable, question)?;
-        losses.counted()?.check(lost)?;
-        Ok(said)
+        let printed = self.measure_now(cable, case)?;
+        losses.read_counters()?.check(lost)?;
+        Ok(printed)
     }
 
-    fn ask_now(&self, cable: Cable, question: &Case) -> crate::Result<Measured> {
+    fn measure_now(&self, cable: Cable, case: &Case) -> crate::Result<Measured> {
         warm();
-        let unit = question.what.unit();
+        let unit = case.what.unit();
         let begun = children_ticks();
-        let (value, bytes) = match &question.how {
+        let (value, bytes) = match &case.how {
             Tool::Perftest { program, bytes, count, more } => {
-                let value =
-                    self.perftest(cable, question.weather, program, *bytes, *count, more)?;
+                let value = self.perftest(cable, case.weather, program, *bytes, *count, more)?;
                 (value, bytes * count)
             }
             Tool::Socket(mode, bytes) => {

@@ -70,20 +70,20 @@ pub(super) fn main(
 fn ask_all(
     hosts: &Hosts,
     cable: Cable,
-    questions: &[Case],
+    cases: &[Case],
     round: &str,
     answers: &mut WireResults,
     progress: &Progress,
 ) -> crate::Result<()> {
     hosts.connect(cable)?;
-    for question in questions {
-        let (name, what) = (cable.name(), question.what);
-        progress.step(&format!("{round}: {name}: {}", question.who));
+    for case in cases {
+        let (name, what) = (cable.name(), case.what);
+        progress.step(&format!("{round}: {name}: {}", case.who));
         // A failed contender is reported and left out of this round. A failure of Ferroverbs is
         // reported again at the end.
-        match hosts.ask(cable, question) {
-            Ok(said) => answers.add(cable, what, question.who, said),
-            Err(why) => progress.note(&format!("{name}: {what:?}, {}: {why}", question.who)),
+        match hosts.measure(cable, case) {
+            Ok(output) => answers.add(cable, what, case.who, output),
+            Err(why) => progress.note(&format!("{name}: {what:?}, {}: {why}", case.who)),
         }
     }
     Ok(())
@@ -104,14 +104,14 @@ pub(super) fn losses(
     write: bool,
     progress: &Progress,
 ) -> crate::Result<ExitCode> {
-    let (hosts, questions) = (Hosts::new(paths)?, cases::dropped());
+    let (hosts, cases) = (Hosts::new(paths)?, cases::dropped());
     let mut answers = WireResults::default();
     for round in 1..=rounds {
         let round = format!("round {round} of {rounds}");
-        ask_all(&hosts, JUMBO, &questions, &round, &mut answers, progress)?;
+        ask_all(&hosts, JUMBO, &cases, &round, &mut answers, progress)?;
     }
     part(paths, report::DROPPED, &answers.dropped(), write, progress)?;
-    Ok(ended(answers.lacks(rounds, JUMBO, &questions)))
+    Ok(ended(answers.lacks(rounds, JUMBO, &cases)))
 }
 
 /// Only the part in the virtual machine; with `write` replaces the old part.
@@ -155,17 +155,17 @@ fn curves(hosts: &Hosts, answers: &WireResults, progress: &Progress) -> crate::R
     let small = SMALL.map(|bytes| (bytes, cases::latencies(bytes)));
     let large = LARGE.map(|bytes| (bytes, cases::bandwidths(bytes)));
     for (bytes, all) in small.into_iter().chain(large) {
-        for question in all {
-            progress.step(&format!("curves: {}, {bytes} bytes", question.who));
-            let Case { what, who, .. } = question;
-            match hosts.ask(JUMBO, &question) {
-                Ok(said) => {
+        for case in all {
+            progress.step(&format!("curves: {}, {bytes} bytes", case.who));
+            let Case { what, who, .. } = case;
+            match hosts.measure(JUMBO, &case) {
+                Ok(output) => {
                     let unit = what.unit();
                     let known = curves.iter_mut().find(|c| c.unit == unit && c.name == who);
                     match known {
-                        Some(curve) => curve.points.push((bytes, said.value)),
+                        Some(curve) => curve.points.push((bytes, output.value)),
                         None => {
-                            let points = vec![(bytes, said.value)];
+                            let points = vec![(bytes, output.value)];
                             curves.push(Curve { unit, name: who, points });
                         }
                     }

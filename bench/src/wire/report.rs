@@ -28,13 +28,19 @@ struct SpeedGoal {
 }
 
 impl WireResults {
-    pub(super) fn add(&mut self, cable: Cable, what: Quantity, who: &'static str, said: Measured) {
-        self.0.entry((place(cable), what, who)).or_default().push(said);
+    pub(super) fn add(
+        &mut self,
+        cable: Cable,
+        what: Quantity,
+        who: &'static str,
+        output: Measured,
+    ) {
+        self.0.entry((place(cable), what, who)).or_default().push(output);
     }
 
     pub(super) fn sample(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<Sample> {
-        let said = self.0.get(&(place(cable), what, who))?;
-        Some(Sample::of(said.iter().map(|said| said.value).collect()))
+        let output = self.0.get(&(place(cable), what, who))?;
+        Some(Sample::of(output.iter().map(|output| output.value).collect()))
     }
 
     fn median(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<f64> {
@@ -42,8 +48,8 @@ impl WireResults {
     }
 
     fn cpu(&self, cable: Cable, what: Quantity, who: &'static str) -> Option<f64> {
-        let said = self.0.get(&(place(cable), what, who))?;
-        let all: Vec<f64> = said.iter().filter_map(|said| said.cpu).collect();
+        let output = self.0.get(&(place(cable), what, who))?;
+        let all: Vec<f64> = output.iter().filter_map(|output| output.cpu).collect();
         (!all.is_empty()).then(|| Sample::of(all).median)
     }
 
@@ -247,19 +253,19 @@ mod tests {
     use super::super::cases::of;
     use super::*;
 
-    fn said(value: f64) -> Measured {
+    fn output(value: f64) -> Measured {
         Measured { value, cpu: Some(2.0 * value) }
     }
 
     #[test]
     fn a_goal_of_latency_is_a_bound_above_and_one_of_bandwidth_below() {
         let mut answers = WireResults::default();
-        answers.add(JUMBO, Quantity::Latency(8), SEND, said(2.6));
-        answers.add(JUMBO, Quantity::Latency(8), UDP, said(2.0));
-        answers.add(JUMBO, Quantity::Latency(8), UCX, said(2.7));
-        answers.add(JUMBO, Quantity::Bandwidth(MIB), WRITE, said(4.0));
-        answers.add(JUMBO, Quantity::Bandwidth(0), UDP_OFFLOADS, said(9.0));
-        answers.add(JUMBO, Quantity::Bandwidth(0), TCP, said(3.0));
+        answers.add(JUMBO, Quantity::Latency(8), SEND, output(2.6));
+        answers.add(JUMBO, Quantity::Latency(8), UDP, output(2.0));
+        answers.add(JUMBO, Quantity::Latency(8), UCX, output(2.7));
+        answers.add(JUMBO, Quantity::Bandwidth(MIB), WRITE, output(4.0));
+        answers.add(JUMBO, Quantity::Bandwidth(0), UDP_OFFLOADS, output(9.0));
+        answers.add(JUMBO, Quantity::Bandwidth(0), TCP, output(3.0));
         let text = answers.text(1, "soft");
         let has = |line: &str| assert!(text.contains(line), "{line}\n{text}");
         has("| UDP 2.00 | 1.30 | at most 1.30 | met |");
@@ -279,10 +285,10 @@ mod tests {
     fn what_is_left_of_a_bandwidth_is_part_of_that_without_losses() {
         let mut answers = WireResults::default();
         for (lost, value) in [(0, 4.0), (10, 1.0)] {
-            answers.add(JUMBO, Quantity::Dropped(lost), WRITE, said(value));
+            answers.add(JUMBO, Quantity::Dropped(lost), WRITE, output(value));
         }
-        answers.add(JUMBO, Quantity::Dropped(10), TCP, said(0.25));
-        answers.add(JUMBO, Quantity::Lossy(0), WRITE, said(8.0));
+        answers.add(JUMBO, Quantity::Dropped(10), TCP, output(0.25));
+        answers.add(JUMBO, Quantity::Lossy(0), WRITE, output(8.0));
         let text = answers.text(1, "soft");
         let (_, part) = text.split_once(DROPPED).unwrap();
         let has = |line: &str| assert!(part.contains(line), "{line}\n{part}");

@@ -37,12 +37,12 @@ fn every_call_asks_the_kernel_what_upstreams_library_asks() {
         Ok(bench) => bench,
         Err(reason) => return println!("skipped: {reason}"),
     };
-    let mut asked = String::new();
+    let mut requested = String::new();
     for kernel in KERNELS {
-        asked.push_str(&bench.compare(kernel));
+        requested.push_str(&bench.compare(kernel));
     }
     for command in COMMANDS {
-        assert!(asked.contains(&format!("command {command} in ")), "{command} was never sent");
+        assert!(requested.contains(&format!("command {command} in ")), "{command} was never sent");
     }
     for kernel in FAILING {
         for command in COMMANDS {
@@ -71,9 +71,9 @@ fn where_the_kernel_gives_no_connection_manager_there_is_one_line() {
         ("abi=5", "has an unsupported version"),
     ] {
         bench.compare(kernel);
-        let said = bench.run(Side::Ours, kernel).stderr;
-        let said = String::from_utf8_lossy(&said);
-        assert!(said.lines().count() == 1 && said.contains(says), "{kernel}: {said}");
+        let output = bench.run(Side::Ours, kernel).stderr;
+        let output = String::from_utf8_lossy(&output);
+        assert!(output.lines().count() == 1 && output.contains(says), "{kernel}: {output}");
     }
 }
 

@@ -61,8 +61,8 @@ fn nonsense_from_the_kernel_harms_nobody() {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let output = child.wait_with_output().expect("a child");
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{command:?}: {}: {said}", output.status);
+            let printed = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{command:?}: {}: {printed}", output.status);
         }
     }
 }
@@ -100,7 +100,7 @@ fn compare(bench: &Bench) {
 /// Release 56 has the number of release 44, which is the default without a hint, but other layouts.
 fn compare_told(bench: &Bench) {
     let differs = |release| {
-        let bench = bench.told(release);
+        let bench = bench.reported(release);
         let mut plain = runs().into_iter().filter(|run| run.fail.is_none() && !run.import);
         plain.any(|run| {
             let [theirs, ours] = bench.records(&run);
@@ -154,7 +154,7 @@ struct Bench {
     /// The release's packages, when it is not the system's.
     unpacked: Option<Unpacked>,
     /// The release is not in the program's name, but in our library's setting.
-    told: Option<&'static str>,
+    reported: Option<&'static str>,
 }
 
 impl Bench {
@@ -167,7 +167,7 @@ impl Bench {
             true => None,
             false => Some(release.unpacked(target)?),
         };
-        let bench = Self { release, folder, unpacked, told: None };
+        let bench = Self { release, folder, unpacked, reported: None };
         bench.compile()?;
         for abi in ABIS {
             device_tree(&bench.folder.join(format!("sys-{abi}")), abi);
@@ -238,7 +238,7 @@ impl Bench {
     /// The program's file. Its name tells Ferroverbs what a plugin's file name tells: the release,
     /// because the private ABI changed without a new number.
     fn program(&self) -> PathBuf {
-        match self.told {
+        match self.reported {
             None => self.folder.join(format!("commands.so.1.0.{}.0", self.release.number)),
             // The same length as the real name, so that the stack is equal.
             Some(_) => self.folder.join("commands.so.1.0.xx.0"),
@@ -246,15 +246,15 @@ impl Bench {
     }
 
     /// The same program under a name that tells nothing; the setting tells `release`.
-    fn told(&self, release: &'static str) -> Self {
-        let told = Self {
+    fn reported(&self, release: &'static str) -> Self {
+        let reported = Self {
             release: self.release,
             folder: self.folder.clone(),
             unpacked: self.unpacked.clone(),
-            told: Some(release),
+            reported: Some(release),
         };
-        fs::copy(self.program(), told.program()).expect("a copy");
-        told
+        fs::copy(self.program(), reported.program()).expect("a copy");
+        reported
     }
 
     fn command(&self, side: Side) -> Command {
@@ -280,7 +280,7 @@ impl Bench {
             }
         };
         command.env("FERROVERBS_CONFIG_DIR", self.folder.join("empty"));
-        if let Some(release) = self.told {
+        if let Some(release) = self.reported {
             command.env("FERROVERBS_PROVIDER_RELEASE", release);
         }
         // The shim has to be the first to offer `ioctl` and the like.

@@ -283,11 +283,11 @@ impl Check<'_> {
             .arg("-o")
             .arg(&program)
             .arg(&main));
-        let said = run(&mut Command::new(&program));
-        let passed = said
+        let printed = run(&mut Command::new(&program));
+        let passed = printed
             .lines()
             .find_map(|line| line.strip_prefix("PASSED ")?.split(' ').next()?.parse().ok());
-        passed.unwrap_or_else(|| panic!("ctest's program said {said}"))
+        passed.unwrap_or_else(|| panic!("ctest's program said {printed}"))
     }
 }
 

@@ -67,9 +67,9 @@ pub(super) fn host_name(host: u8) -> String {
 pub(super) fn check_tools(cable: &Cable) -> crate::Result<()> {
     let tools = if cable.netem().is_empty() { &["ip"][..] } else { &["ip", "tc"] };
     for tool in tools {
-        let asked =
+        let requested =
             Command::new(tool).arg("-V").stdout(Stdio::null()).stderr(Stdio::null()).status();
-        asked.map_err(|e| {
+        requested.map_err(|e| {
             format!("a cluster needs the program {tool} ({e}): apt-get install iproute2")
         })?;
     }
@@ -157,8 +157,8 @@ const CABLES_WAIT: Duration = Duration::from_secs(5);
 fn await_cables(which: &[&str]) {
     let deadline = Instant::now() + CABLES_WAIT;
     loop {
-        let asked = Command::new("ip").args(["-brief", "link", "show"]).args(which).output();
-        let Ok(shown) = asked else { return };
+        let requested = Command::new("ip").args(["-brief", "link", "show"]).args(which).output();
+        let Ok(shown) = requested else { return };
         if are_up(&String::from_utf8_lossy(&shown.stdout)) || Instant::now() > deadline {
             return;
         }

@@ -89,10 +89,10 @@ fn fork_keeper(number: u8) -> crate::Result<ForkedKeeper> {
             .map_err(|e| failed(&e))
     };
     let (reports, report) = pipe()?;
-    let (went, go) = pipe()?;
+    let (sent, go) = pipe()?;
     // SAFETY: this process has one thread, so the child inherits no lock of another thread.
     match unsafe { fork() }.map_err(|e| failed(&e))? {
-        ForkResult::Child => Ok(ForkedKeeper::InChild(went, report)),
+        ForkResult::Child => Ok(ForkedKeeper::InChild(sent, report)),
         ForkResult::Parent { child } => Ok(ForkedKeeper::InParent(HostEntry {
             keeper: child,
             reports: BufReader::new(reports),
@@ -141,7 +141,7 @@ fn await_commands(args: &Args, hosts: &mut [HostEntry], signals: &Signals) -> cr
         if waiting.is_empty() || late {
             return Ok(first_failure);
         }
-        let (ready, told) = {
+        let (ready, reported) = {
             let mut fds = vec![PollFd::new(signals, PollFlags::IN)];
             let pipes = waiting.iter().filter_map(|n| hosts.get(*n)).map(|h| h.reports.get_ref());
             fds.extend(pipes.map(|pipe| PollFd::new(pipe, PollFlags::IN)));
@@ -152,8 +152,8 @@ fn await_commands(args: &Args, hosts: &mut [HostEntry], signals: &Signals) -> cr
                 other => other.map_err(|e| format!("cannot wait: {e}"))?,
             };
             let mut ready = fds.iter().map(|fd| !fd.revents().is_empty());
-            let told = ready.next().unwrap_or(false);
-            (ready.collect::<Vec<_>>(), told)
+            let reported = ready.next().unwrap_or(false);
+            (ready.collect::<Vec<_>>(), reported)
         };
         for (n, _) in waiting.iter().zip(&ready).filter(|(_, ready)| **ready) {
             let Some(host) = hosts.get_mut(*n) else { continue };
@@ -170,7 +170,7 @@ fn await_commands(args: &Args, hosts: &mut [HostEntry], signals: &Signals) -> cr
                 }
             }
         }
-        if told {
+        if reported {
             let arrived = signals.wait()?;
             match arrived.signal {
                 Signal::SIGCHLD => reap_orphans(hosts),

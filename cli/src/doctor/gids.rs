@@ -9,15 +9,19 @@ use std::net::{IpAddr, Ipv6Addr};
 /// (IBTA 1.7 A17).
 const HEADERS: u32 = 80;
 
+/// Checks each RoCE port of `devices`.
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Vec<Check> {
     let mut checks = Vec::new();
     for device in devices {
         for port in device.ports.iter().filter(|port| port.is_ethernet) {
-            checks.extend(of_port(machine, device, port));
+            checks.extend(check_port(machine, device, port));
         }
     }
     checks
 }
+
+/// Rounds the recommended MTU up to 4200.
+const SPARE: u32 = 24;
 
 /// An entry of the GID table with an address.
 struct Gid {
@@ -50,26 +54,27 @@ impl Gid {
     }
 }
 
-fn of_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
+/// The best GID of a port, and the largest path MTU of its interface.
+fn check_port(machine: &Machine, device: &Device, port: &Port) -> Vec<Check> {
     let name = format!("{} port {}", device.name, port.number);
-    let mut gids = table(machine, device, port);
+    let mut gids = read_table(machine, device, port);
     gids.sort_by_key(Gid::rank);
     let Some(best) = gids.first() else {
         let finding = format!("{name} has no GID");
         return vec![Check::missing("gids", finding, "ip addr add ADDRESS/24 dev INTERFACE")];
     };
-    let use_it = format!("{name}: use GID index {} ({})", best.index, best.text());
+    let advice = format!("{name}: use GID index {} ({})", best.index, best.text());
     let interface = best.interface.as_deref().unwrap_or("INTERFACE");
     let mut checks = vec![match best.rank() {
-        0 | 1 => Check::ok("gids", use_it),
+        0 | 1 => Check::ok("gids", advice),
         2 => Check::note(
             "gids",
-            format!("{use_it}; the address reaches hosts of the same link only"),
+            format!("{advice}; the address reaches hosts of the same link only"),
         )
         .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
         _ => Check::note(
             "gids",
-            format!("{use_it}; the port has no entry of RoCE v2, which routers forward"),
+            format!("{advice}; the port has no entry of RoCE v2, which routers forward"),
         )
         .remedy(format!("ip addr add ADDRESS/24 dev {interface}")),
     }];
@@ -89,7 +94,7 @@ pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr)
     let mut found = Vec::new();
     for device in devices {
         for port in device.ports.iter().filter(|port| port.is_ethernet) {
-            let mut gids = table(machine, device, port);
+            let mut gids = read_table(machine, device, port);
             gids.retain(|gid| gid.is_v2 && gid.address == wanted);
             let name =
                 |gid: &Gid| format!("{} port {} index {}", device.name, port.number, gid.index);
@@ -99,7 +104,8 @@ pub(super) fn of_address(machine: &Machine, devices: &[Device], address: IpAddr)
     found
 }
 
-fn table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
+/// The used entries of a port's GID table.
+fn read_table(machine: &Machine, device: &Device, port: &Port) -> Vec<Gid> {
     let folder = format!("{}/ports/{}", device.folder(), port.number);
     let entries = machine.list(format!("{folder}/gids"));
     entries
@@ -123,7 +129,7 @@ pub(super) fn largest_path_mtu(mtu: u32) -> Option<u32> {
 
 /// The command that allows path MTU 4096.
 pub(super) fn raise_mtu_command(interface: &str) -> String {
-    let enough = 4096 + HEADERS + 24;
+    let enough = 4096 + HEADERS + SPARE;
     format!("for 4096, on all hosts and switches between: ip link set dev {interface} mtu {enough}")
 }
 

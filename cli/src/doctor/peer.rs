@@ -7,7 +7,7 @@
 //! A datagram is [`MAGIC`], a JSON object, and zeros up to the size to check. RDMA programs that
 //! share the port drop such datagrams. An answer never has more bytes than its question.
 //!
-//! Map of this file: datagrams and addresses; `answer_questions`, the answering side; `ask`;
+//! Map of this file: datagrams and addresses; `answer_questions`, the answering side; `query_peer`;
 //! `check`, the asking side, with one function for each finding; tests.
 
 use super::check::{Check, CheckState};
@@ -56,18 +56,18 @@ fn wildcard(like: IpAddr, port: u16) -> SocketAddr {
 }
 
 /// A datagram of at least `size` bytes.
-fn pack(said: &Value, size: usize) -> Vec<u8> {
+fn pack(output: &Value, size: usize) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(said.to_string().bytes());
+    bytes.extend(output.to_string().bytes());
     bytes.resize(bytes.len().max(size).min(ROOM), 0);
     bytes
 }
 
 fn unpack(bytes: &[u8]) -> Option<Value> {
-    let said = bytes.strip_prefix(MAGIC)?;
-    let said = said.split(|byte| *byte == 0).next()?;
+    let output = bytes.strip_prefix(MAGIC)?;
+    let output = output.split(|byte| *byte == 0).next()?;
     // No question or answer has more text.
-    serde_json::from_slice(said.get(..said.len().min(1024))?).ok()
+    serde_json::from_slice(output.get(..output.len().min(1024))?).ok()
 }
 
 /// The facts about this machine for the other machine: the version, the MTU of the interface
@@ -141,26 +141,28 @@ fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
     let mut room = [0; ROOM];
     loop {
         let (length, from) = match socket.recv_from(&mut room) {
-            Ok(came) => came,
+            Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return error,
         };
-        let asked = room.get(..length).and_then(unpack);
-        let Some(asked) = asked.filter(|asked| asked["what"] == "question") else { continue };
-        let mut said = describe_machine(machine, from);
-        said["what"] = "answer".into();
-        said["id"] = asked["id"].clone();
+        let requested = room.get(..length).and_then(unpack);
+        let Some(requested) = requested.filter(|requested| requested["what"] == "question") else {
+            continue;
+        };
+        let mut output = describe_machine(machine, from);
+        output["what"] = "answer".into();
+        output["id"] = requested["id"].clone();
         // The answer has the size of the question. A question that is too short gets no answer.
-        let answer = pack(&said, length);
+        let answer = pack(&output, length);
         if answer.len() > length {
             continue;
         }
         // If the asking process has ended, the answer is lost.
         let _ = socket.send_to(&answer, from);
-        let back = asked["back"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let back = requested["back"].as_u64().and_then(|port| u16::try_from(port).ok());
         if let (Some(port), Ok(other)) = (back, UdpSocket::bind(wildcard(from.ip(), 0))) {
-            said["what"] = "back".into();
-            let _ = other.send_to(&pack(&said, 0), SocketAddr::new(from.ip(), port));
+            output["what"] = "back".into();
+            let _ = other.send_to(&pack(&output, 0), SocketAddr::new(from.ip(), port));
         }
     }
 }
@@ -174,7 +176,7 @@ struct PeerAnswers {
 
 /// Asks with datagrams of `size` bytes. `listener` is the socket at the RoCE v2 port of this
 /// machine.
-fn ask(
+fn query_peer(
     there: SocketAddr,
     listener: Option<&UdpSocket>,
     size: usize,
@@ -194,11 +196,11 @@ fn ask(
             for socket in [Some(&asker), listener].into_iter().flatten() {
                 socket.set_read_timeout(Some(Duration::from_millis(10)))?;
                 let Ok((length, _)) = socket.recv_from(&mut room) else { continue };
-                let Some(said) = room.get(..length).and_then(unpack) else { continue };
-                if said["id"] == id {
-                    heard.arrived_at_port |= said["what"] == "back";
-                    if said["what"] == "answer" {
-                        heard.answer = Some(said);
+                let Some(output) = room.get(..length).and_then(unpack) else { continue };
+                if output["id"] == id {
+                    heard.arrived_at_port |= output["what"] == "back";
+                    if output["what"] == "answer" {
+                        heard.answer = Some(output);
                     }
                 }
             }
@@ -250,7 +252,7 @@ fn check_path(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
         );
     }
     let id = format!("{}-{}", std::process::id(), there.port());
-    let heard = match ask(there, listener.as_ref().ok(), 512, &id) {
+    let heard = match query_peer(there, listener.as_ref().ok(), 512, &id) {
         Ok(heard) => heard,
         Err(error) => {
             let finding = format!("nothing can be sent to {to}: {error}");
@@ -370,8 +372,8 @@ fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
         );
     };
     let size = (bytes + ROCE_HEADERS) as usize;
-    let arrives =
-        ask(there, None, size, &format!("{id}-mtu")).is_ok_and(|heard| heard.answer.is_some());
+    let arrives = query_peer(there, None, size, &format!("{id}-mtu"))
+        .is_ok_and(|heard| heard.answer.is_some());
     if !arrives {
         let finding = format!(
             "MTU {ours} here, {theirs} there, but datagrams of {size} bytes do not arrive at {to}"
@@ -460,7 +462,7 @@ mod tests {
     #[test]
     fn a_datagram_of_another_format_is_no_question() {
         assert_eq!(
-            unpack(b"fvdoctor{\"what\":1}\0\0\0").map(|said| said["what"].clone()),
+            unpack(b"fvdoctor{\"what\":1}\0\0\0").map(|output| output["what"].clone()),
             Some(1.into())
         );
         for nonsense in [&b""[..], b"fvdocto", b"fvdoctor", b"fvdoctor{", b"\0\0\0", &[0xff; 64]] {

@@ -198,11 +198,11 @@ fn soft_has_the_addresses_of_the_interfaces_from_index_one_on() {
         is_loopback: interface == "lo",
         address: address.parse().unwrap(),
     };
-    let look = |interfaces: Vec<Address>, variables: fn(&str) -> Option<OsString>| {
+    let inspect = |interfaces: Vec<Address>, variables: fn(&str) -> Option<OsString>| {
         let mut machine = Machine::of_image(&image.0, 1000, variables);
         machine.interfaces = interfaces;
-        let told = examine(&machine).into_iter().filter(|c| matches!(c.id, "gids" | "mtu"));
-        told.map(|c| (c.state, c.finding)).collect::<Vec<_>>()
+        let reported = examine(&machine).into_iter().filter(|c| matches!(c.id, "gids" | "mtu"));
+        reported.map(|c| (c.state, c.finding)).collect::<Vec<_>>()
     };
     let here = || {
         vec![
@@ -212,49 +212,49 @@ fn soft_has_the_addresses_of_the_interfaces_from_index_one_on() {
             address("eth1", "fe80::1"),
         ]
     };
-    let told = look(here(), nothing);
+    let reported = inspect(here(), nothing);
     let parts = [
         "soft0: for 10.0.0.1 on eth0 use GID index 1 (ibv_rc_pingpong -g 1, ib_write_bw -x 1)",
         "soft0: for 10.1.0.1 on eth1 use GID index 2 (",
         "soft0: for fe80::1 on eth1 use GID index 3 (",
         "soft0: path MTU 1024, by the interface with the smallest MTU (eth0 has 1500)",
     ];
-    assert_eq!(told.len(), parts.len(), "{told:?}");
-    for ((_, finding), part) in told.iter().zip(parts) {
+    assert_eq!(reported.len(), parts.len(), "{reported:?}");
+    for ((_, finding), part) in reported.iter().zip(parts) {
         assert!(finding.starts_with(part), "{finding}");
     }
-    assert!(told[2].1.ends_with("same link only"));
+    assert!(reported[2].1.ends_with("same link only"));
     // A host with loopback addresses only reaches no other host.
-    let told = look(vec![address("lo", "127.0.0.1")], nothing);
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].0, CheckState::Note);
-    assert!(told[0].1.contains("this machine only"), "{told:?}");
+    let reported = inspect(vec![address("lo", "127.0.0.1")], nothing);
+    assert_eq!(reported.len(), 1);
+    assert_eq!(reported[0].0, CheckState::Note);
+    assert!(reported[0].1.contains("this machine only"), "{reported:?}");
     // Settings give other names and indices.
     let recipe = |name: &str| match name {
         "FERROVERBS_SOFT_NAME" => Some("mlx5_%d".into()),
         "FERROVERBS_SOFT_GIDS" => Some("mlx5".into()),
         _ => None,
     };
-    let told = look(here(), recipe);
+    let reported = inspect(here(), recipe);
     for index in [3, 5, 1] {
         let wanted = format!("use GID index {index} ");
-        assert!(told.iter().any(|(_, finding)| finding.contains(&wanted)), "{told:?}");
+        assert!(reported.iter().any(|(_, finding)| finding.contains(&wanted)), "{reported:?}");
     }
-    assert!(told.iter().all(|(_, finding)| finding.starts_with("mlx5_0: ")), "{told:?}");
+    assert!(reported.iter().all(|(_, finding)| finding.starts_with("mlx5_0: ")), "{reported:?}");
     // No check without the device, and a note if a setting keeps the device on this host.
     let off = |name: &str| (name == "FERROVERBS_SOFT").then(|| "off".into());
-    assert_eq!(look(here(), off), []);
+    assert_eq!(inspect(here(), off), []);
     let alone = |name: &str| (name == "FERROVERBS_SOFT_WIRE").then(|| "off".into());
-    assert_eq!(look(here(), alone).last().unwrap().0, CheckState::Note);
+    assert_eq!(inspect(here(), alone).last().unwrap().0, CheckState::Note);
     // With a kernel device, FERROVERBS_SOFT asks for the software device.
     let image = MachineImage::new().with_card();
-    let asked = |name: &str| (name == "FERROVERBS_SOFT").then(|| "1".into());
-    for (variables, told) in [(nothing as fn(&str) -> _, 0), (asked, 3)] {
+    let requested = |name: &str| (name == "FERROVERBS_SOFT").then(|| "1".into());
+    for (variables, reported) in [(nothing as fn(&str) -> _, 0), (requested, 3)] {
         let mut machine = Machine::of_image(&image.0, 1000, variables);
         machine.interfaces = here();
         let checks = examine(&machine);
         let of_soft = checks.iter().filter(|c| c.id == "gids" && c.finding.starts_with("soft0"));
-        assert_eq!(of_soft.count(), told, "{checks:?}");
+        assert_eq!(of_soft.count(), reported, "{checks:?}");
     }
     // The software device is visible if the kernel device cannot be opened, as in a container.
     fs::remove_file(image.0.join("dev/infiniband/uverbs0")).unwrap();
@@ -330,17 +330,17 @@ fn the_fabric_directory_must_be_the_users_alone() {
     let image = MachineImage::new();
     let user = rustix::process::geteuid().as_raw();
     let fabric = image.0.join(format!("tmp/ferroverbs-{user}"));
-    let look = || examine(&Machine::of_image(&image.0, user, nothing));
-    assert!(of(&look(), "fabric").finding.contains("will meet"));
+    let inspect = || examine(&Machine::of_image(&image.0, user, nothing));
+    assert!(of(&inspect(), "fabric").finding.contains("will meet"));
     fs::create_dir(&fabric).unwrap();
     fs::set_permissions(&fabric, fs::Permissions::from_mode(0o755)).unwrap();
     let remedy = format!("chmod 700 /tmp/ferroverbs-{user}");
-    assert_eq!(of(&look(), "fabric").remedy.as_ref(), Some(&remedy));
+    assert_eq!(of(&inspect(), "fabric").remedy.as_ref(), Some(&remedy));
     fs::set_permissions(&fabric, fs::Permissions::from_mode(0o700)).unwrap();
-    assert_eq!(of(&look(), "fabric").state, CheckState::Ok);
+    assert_eq!(of(&inspect(), "fabric").state, CheckState::Ok);
     fs::remove_dir(&fabric).unwrap();
     fs::write(&fabric, "").unwrap();
-    assert!(of(&look(), "fabric").finding.ends_with("is not a folder"));
+    assert!(of(&inspect(), "fabric").finding.ends_with("is not a folder"));
 }
 
 #[test]
@@ -363,22 +363,22 @@ fn findings_are_for_people_and_for_programs() {
 fn loopback_that_is_down_and_a_foreign_sysfs_are_found() {
     let link =
         |name: &str, is_up| NetworkLink { name: name.to_owned(), is_loopback: name == "lo", is_up };
-    let look = |image: &MachineImage, links: Vec<NetworkLink>| {
+    let inspect = |image: &MachineImage, links: Vec<NetworkLink>| {
         let mut machine = Machine::of_image(&image.0, 1000, nothing);
         machine.links = links;
         examine(&machine)
     };
     let image = MachineImage::new().file("sys/class/net/lo/mtu", "65536\n");
-    let checks = look(&image, vec![link("lo", true)]);
+    let checks = inspect(&image, vec![link("lo", true)]);
     assert_eq!(of(&checks, "loopback").state, CheckState::Ok);
     assert_eq!(of(&checks, "sysfs").state, CheckState::Ok);
-    let checks = look(&image, vec![link("lo", false), link("eth0", true)]);
+    let checks = inspect(&image, vec![link("lo", false), link("eth0", true)]);
     assert_eq!(missing(&checks), ["loopback"]);
     let remedy = of(&checks, "loopback").remedy.as_deref();
     assert_eq!(remedy, Some("as root: ip link set dev lo up"));
     assert_eq!(of(&checks, "sysfs").state, CheckState::Note);
     assert!(of(&checks, "sysfs").finding.contains("lacks eth0"));
-    let checks = look(&MachineImage::new(), vec![link("lo", true)]);
+    let checks = inspect(&MachineImage::new(), vec![link("lo", true)]);
     assert_eq!(missing(&checks), ["sysfs"]);
     let remedy = of(&checks, "sysfs").remedy.as_deref().unwrap();
     assert!(remedy.contains("mount -t sysfs"), "{remedy}");

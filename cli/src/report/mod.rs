@@ -157,8 +157,8 @@ mod tests {
     #[test]
     fn only_variables_of_verbs_are_listed() {
         let all = ["RDMAV_FORK_SAFE", "FERROVERBS_SOFT", "AWS_SECRET_ACCESS_KEY", "PATH"];
-        let told = settings(all.into_iter().map(|name| (name.to_owned(), "1\n2".to_owned())));
-        assert_eq!(told, "FERROVERBS_SOFT=1\\n2\nRDMAV_FORK_SAFE=1\\n2");
+        let reported = settings(all.into_iter().map(|name| (name.to_owned(), "1\n2".to_owned())));
+        assert_eq!(reported, "FERROVERBS_SOFT=1\\n2\nRDMAV_FORK_SAFE=1\\n2");
         assert_eq!(settings(std::iter::empty()), "none");
     }
 }

@@ -280,14 +280,14 @@ mod tests {
             let word = 5 | 2 << 32 | if id == 2 { DUE } else { 0 };
             record(Call::post_send, at, &[word, id, 0, 8, 0, 0, 0, 0, 0, 6])
         };
-        let came = |at| record(Call::completion, at, &[6, 9, 128, 48, 5 << 32]);
+        let arrived = |at| record(Call::completion, at, &[6, 9, 128, 48, 5 << 32]);
         let here = || {
             trace(
                 10,
                 vec![made(5), send(10, 1), send(20, 2), record(Call::completion, 40, &[5, 2])],
             )
         };
-        let whole = [here(), trace(11, vec![made(6), came(30), came(31)])];
+        let whole = [here(), trace(11, vec![made(6), arrived(30), arrived(31)])];
         assert_eq!(
             arrows(&whole),
             [
@@ -296,7 +296,7 @@ mod tests {
                 ("message", (0, 2), (1, 2)),
             ]
         );
-        let lost = [here(), trace(11, vec![made(6), came(30)])];
+        let lost = [here(), trace(11, vec![made(6), arrived(30)])];
         assert_eq!(arrows(&lost), [("completes", (0, 2), (0, 3))]);
     }
 

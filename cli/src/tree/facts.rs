@@ -58,7 +58,7 @@ pub(crate) struct GidFacts {
 ///
 /// # Errors
 /// What libibverbs printed.
-pub(crate) fn ask(environment: &Environment) -> crate::Result<Vec<DeviceFacts>> {
+pub(crate) fn query_devices(environment: &Environment) -> crate::Result<Vec<DeviceFacts>> {
     let all = describe(environment, &[])?;
     let device = |value: &Value| {
         DeviceFacts::from_json(value).ok_or_else(|| "libibverbs: a fact is missing".to_owned())
@@ -69,7 +69,7 @@ pub(crate) fn ask(environment: &Environment) -> crate::Result<Vec<DeviceFacts>> 
 /// The names of the devices that no kernel has. No device is opened.
 ///
 /// # Errors
-/// As [`ask`].
+/// As [`query_devices`].
 pub(crate) fn announced_names() -> crate::Result<Vec<String>> {
     let all = describe(&Environment::new(), &["--names"])?;
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -93,9 +93,9 @@ fn describe(environment: &Environment, options: &[&str]) -> crate::Result<Value>
         command.env_remove(name);
     }
     let done = command.output().map_err(|e| format!("cannot ask libibverbs: {e}"))?;
-    let said = String::from_utf8_lossy(&done.stderr);
+    let printed = String::from_utf8_lossy(&done.stderr);
     if !done.status.success() {
-        let why = said.lines().find(|line| !line.is_empty()).unwrap_or("it printed nothing");
+        let why = printed.lines().find(|line| !line.is_empty()).unwrap_or("it printed nothing");
         let why = why.trim_start_matches("ferroverbs: ");
         return Err(format!("libibverbs opens no device ({why})"));
     }

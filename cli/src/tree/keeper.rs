@@ -6,7 +6,7 @@
 
 use super::Environment;
 use super::counters::{self, LIFESPAN_MS, Processes};
-use super::facts::{DeviceFacts, PortFacts, ask};
+use super::facts::{DeviceFacts, PortFacts, query_devices};
 use super::files::{self, Content, NumaNode, ports_of};
 use super::folder::Folder;
 use crate::processes;
@@ -132,7 +132,7 @@ impl TreeKeeper {
         loop {
             let (ended, is_news) = self.wait(has_ended);
             has_ended |= ended;
-            if is_news && let Ok(devices) = ask(&self.environment) {
+            if is_news && let Ok(devices) = query_devices(&self.environment) {
                 self.settle(devices);
             }
             let (values, others) = self.processes.read();

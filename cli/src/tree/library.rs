@@ -111,7 +111,7 @@ unsafe fn describe(verbs: &Verbs, device: *mut ibv_device) -> Option<DeviceFacts
     }
     let mut attr = ibv_device_attr::zeroed();
     // SAFETY: an open context, and a structure to be written.
-    let asked = unsafe { (verbs.query_device)(context, &raw mut attr) };
+    let errno = unsafe { (verbs.query_device)(context, &raw mut attr) };
     // SAFETY: a live device.
     let (name, dev_name, node_type, guid) = unsafe {
         (
@@ -126,7 +126,7 @@ unsafe fn describe(verbs: &Verbs, device: *mut ibv_device) -> Option<DeviceFacts
     let ports: Option<Vec<_>> = ports.collect();
     // SAFETY: an open context, which is not used any more.
     unsafe { (verbs.close_device)(context) };
-    (asked == 0).then_some(())?;
+    (errno == 0).then_some(())?;
     Some(DeviceFacts {
         name,
         dev_name,
@@ -152,8 +152,8 @@ unsafe fn describe_port(verbs: &Verbs, context: *mut ibv_context, port: u8) -> O
     let pkey = |index| {
         let mut pkey = 0;
         // SAFETY: as above.
-        let asked = unsafe { (verbs.query_pkey)(context, port, index, &raw mut pkey) };
-        (asked == 0).then(|| u32::from(u16::from_be(pkey)))
+        let errno = unsafe { (verbs.query_pkey)(context, port, index, &raw mut pkey) };
+        (errno == 0).then(|| u32::from(u16::from_be(pkey)))
     };
     let table = usize::try_from(attr.gid_tbl_len).unwrap_or(0);
     let mut entries = vec![ibv_gid_entry::zeroed(); table];

@@ -25,7 +25,7 @@ mod system;
 pub(crate) use facts::announced_names;
 #[cfg(test)]
 pub(crate) use facts::tests::example;
-pub(crate) use facts::{DeviceFacts, ask};
+pub(crate) use facts::{DeviceFacts, query_devices};
 pub(crate) use files::{guid, is_slot};
 pub(crate) use library::{Args as DescribeArgs, main as describe};
 pub(crate) use namespaces::{is_allowed, remedy};
@@ -59,7 +59,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     if args.remove {
         return system::remove().map(|()| ExitCode::SUCCESS);
     }
-    let devices = ask(&Environment::new())?;
+    let devices = query_devices(&Environment::new())?;
     if devices.is_empty() {
         return Err(
             "libibverbs announces no software device here; FERROVERBS_SOFT=on asks for one".into(),
@@ -116,7 +116,7 @@ fn explain(shown: crate::Result<()>) {
 }
 
 fn show(environment: &Environment, enter: impl FnOnce() -> crate::Result<()>) -> crate::Result<()> {
-    let devices = ask(environment)?;
+    let devices = query_devices(environment)?;
     if devices.is_empty() || devices.iter().all(is_shown) {
         return Ok(());
     }

@@ -53,7 +53,7 @@ mod tests {
         unsafe {
             let pd = pd::alloc(context);
             let ah = create_ah(pd, &raw mut attr);
-            assert_eq!(fake::asked(), ["create_ah 9"]);
+            assert_eq!(fake::queried(), ["create_ah 9"]);
             assert_eq!(((*ah).context, (*ah).pd, (*ah).handle), (context, pd, fake::HANDLE));
             assert_eq!((*(*ah).real_ah).pd, (*pd).real_pd);
             assert_eq!(destroy_ah(ah), 0);

@@ -173,7 +173,7 @@ mod tests {
             fake::fail(Errno::EINVAL);
             assert_eq!(resize_cq(cq, 30), libc::EINVAL);
             assert_eq!((*cq).cqe, 21);
-            assert_eq!(fake::asked(), ["create_cq 10 2", "poll_cq 0x101 5", "req_notify_cq 1"]);
+            assert_eq!(fake::queried(), ["create_cq 10 2", "poll_cq 0x101 5", "req_notify_cq 1"]);
             fake::fail(Errno::EBUSY);
             assert_eq!(destroy_cq(cq), libc::EBUSY);
             assert_eq!(destroy_cq(cq), 0);

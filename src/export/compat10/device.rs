@@ -235,7 +235,7 @@ mod tests {
             assert!((*list.add(2)).is_null());
             assert_eq!(get_device_guid(*list), 0);
             free_device_list(list);
-            assert_eq!(fake::asked(), ["device gone", "device gone"]);
+            assert_eq!(fake::queried(), ["device gone", "device gone"]);
             let empty = shadow_list(fake::real_list(&[])).expect("memory");
             assert!((*empty).is_null());
             free_device_list(empty);
@@ -255,7 +255,7 @@ mod tests {
             let device = *list;
             free_device_list(list);
             assert_eq!(close_device(second), 0);
-            assert!(fake::asked().is_empty());
+            assert!(fake::queried().is_empty());
             assert_eq!(((*first).device, name_of(device)), (device, "fake0"));
             let real_context = (*first).real_context;
             assert_eq!((*real_context).device, (*device).real_device);
@@ -265,7 +265,7 @@ mod tests {
             assert_eq!(count, 1);
             assert_eq!(close_device(first), 0);
         }
-        assert_eq!(fake::asked(), ["device gone"]);
+        assert_eq!(fake::queried(), ["device gone"]);
     }
 
     #[test]

@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// The calls since the previous query.
-pub(super) fn asked() -> Vec<String> {
+pub(super) fn queried() -> Vec<String> {
     ASKED.take()
 }
 
@@ -39,7 +39,7 @@ pub(super) fn fail(error: Errno) {
 }
 
 macro_rules! note {
-    ($($text:tt)*) => { ASKED.with_borrow_mut(|asked| asked.push(format!($($text)*))) };
+    ($($text:tt)*) => { ASKED.with_borrow_mut(|queried| queried.push(format!($($text)*))) };
 }
 
 /// A new object with a handle, unless told to fail.
@@ -408,7 +408,7 @@ pub(super) fn device(name: &str) -> *mut ibv_device {
 /// An array of devices as the library hands them out.
 pub(super) fn real_list(names: &[&str]) -> *mut *mut ibv_device {
     // Earlier tests may have run in this thread.
-    asked();
+    queried();
     FAIL.set(None);
     let list = mem::calloc_bytes((names.len() + 1) * size_of::<*mut ibv_device>()).expect("memory");
     let list: *mut *mut ibv_device = list.as_ptr().cast();

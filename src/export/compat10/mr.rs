@@ -60,7 +60,7 @@ mod tests {
             assert!(reg_mr(pd, memory.as_mut_ptr().cast(), 64, 7).is_null());
             assert_eq!(Errno::last(), Errno::EFAULT);
             let mr = reg_mr(pd, memory.as_mut_ptr().cast(), 64, 7);
-            assert_eq!(fake::asked(), ["reg_mr 64 7 true", "reg_mr 64 7 true"]);
+            assert_eq!(fake::queried(), ["reg_mr 64 7 true", "reg_mr 64 7 true"]);
             assert_eq!(((*mr).context, (*mr).pd, (*mr).handle), (context, pd, fake::HANDLE));
             assert_eq!(((*mr).lkey, (*mr).rkey), (0x11, 0x22));
             assert_eq!(((*(*mr).real_mr).pd, (*(*mr).real_mr).length), ((*pd).real_pd, 64));

@@ -239,7 +239,7 @@ mod tests {
                 let pd = pd::alloc(context);
                 let cq = cq::create_cq(context, 10, null, null.cast(), 0);
                 let srq = srq::create_srq(pd, &raw mut attr);
-                fake::asked();
+                fake::queried();
                 Self { context, pd, cq, srq }
             }
         }
@@ -248,7 +248,7 @@ mod tests {
             let mut attr = self.attr(qp_type, srq);
             // SAFETY: objects of ours.
             let qp = unsafe { create_qp(self.pd, &raw mut attr) };
-            fake::asked();
+            fake::queried();
             qp
         }
 
@@ -289,7 +289,7 @@ mod tests {
             assert!(create_qp(bench.pd, &raw mut attr).is_null());
             assert_eq!((Errno::last(), attr.cap.max_send_wr), (Errno::ENOMEM, 0));
             let qp = create_qp(bench.pd, &raw mut attr);
-            assert_eq!(fake::asked()[1..], ["create_qp type 2 signal all 1"]);
+            assert_eq!(fake::queried()[1..], ["create_qp type 2 signal all 1"]);
             assert_eq!((attr.qp_context, attr.cap.max_send_wr), (mine(), 1));
             let shadow = *qp;
             assert_eq!((shadow.context, shadow.pd), (bench.context, bench.pd));
@@ -305,7 +305,7 @@ mod tests {
             assert_eq!(attach_mcast(qp, &raw const gid, 1), 0);
             fake::fail(Errno::EINVAL);
             assert_eq!(detach_mcast(qp, &raw const gid, 2), libc::EINVAL);
-            assert_eq!(fake::asked(), ["attach_mcast 1", "detach_mcast 2"]);
+            assert_eq!(fake::queried(), ["attach_mcast 1", "detach_mcast 2"]);
             fake::fail(Errno::EBUSY);
             assert_eq!(destroy_qp(qp), libc::EBUSY);
             assert_eq!(destroy_qp(qp), 0);
@@ -335,7 +335,7 @@ mod tests {
 
                 attr.qp_state = 3;
                 assert_eq!(modify_qp(qp, &raw mut attr, 1), 0);
-                assert_eq!(fake::asked(), ["modify_qp 1 state 3 rate 0"]);
+                assert_eq!(fake::queried(), ["modify_qp 1 state 3 rate 0"]);
                 assert_eq!((*qp).state, 3);
                 attr.qp_state = 6;
                 fake::fail(Errno::EINVAL);
@@ -379,7 +379,7 @@ mod tests {
             let post = (*bench.context).ops.post_send.expect("filled");
             assert_eq!(post(qp, &raw mut first, &raw mut bad), 0);
             assert_eq!(
-                fake::asked(),
+                fake::queried(),
                 [
                     "send 1 op 0 flags 2 sge 1 9 imm 0",
                     "send 2 op 5 flags 0 sge 0 4 5 6 7",
@@ -403,7 +403,7 @@ mod tests {
         // SAFETY: objects of ours.
         unsafe {
             let ah = ah::create_ah(bench.pd, &raw mut attr);
-            fake::asked();
+            fake::queried();
             let mut nowhere = ibv_send_wr_1_0 { wr_id: 2, ..ibv_send_wr_1_0::zeroed() };
             nowhere.wr.ud =
                 ibv_send_wr_ud_1_0 { ah: core::ptr::null_mut(), remote_qpn: 0, remote_qkey: 0 };
@@ -418,7 +418,7 @@ mod tests {
             let post = (*bench.context).ops.post_send.expect("filled");
             assert_eq!(post(qp, &raw mut send, &raw mut bad), 0);
             assert_eq!(
-                fake::asked(),
+                fake::queried(),
                 [
                     "send 1 op 2 flags 0 sge 0 ah 0x101 qpn 3 qkey 4",
                     "send 2 op 0 flags 0 sge 0 ah 0x0 qpn 0 qkey 0",
@@ -450,12 +450,12 @@ mod tests {
                 assert_eq!(post(qp, next, &raw mut bad), 0);
                 let expected: Vec<String> =
                     (0..count).map(|id| format!("recv {id} sge 0")).collect();
-                assert_eq!(fake::asked(), expected);
+                assert_eq!(fake::queried(), expected);
                 if count > 1 {
                     fake::fail(Errno::ENOMEM);
                     assert_eq!(post(qp, next, &raw mut bad), libc::ENOMEM);
                     assert_eq!((*bad).wr_id, 1);
-                    fake::asked();
+                    fake::queried();
                 }
             }
         }

@@ -133,7 +133,7 @@ mod tests {
             assert_eq!(post(srq, first, &raw mut bad), 0);
             assert!(bad.is_null());
             assert_eq!(
-                fake::asked(),
+                fake::queried(),
                 ["create_srq 4", "srq recv 0 sge 5", "srq recv 1 sge 5", "srq recv 2 sge 5"]
             );
             fake::fail(Errno::ENOMEM);

@@ -17,32 +17,33 @@ const REQUESTS: usize = 3;
 pub(super) fn all_sound(bench: &Bench, files: &[PathBuf]) -> crate::Result<Vec<usize>> {
     let shares = std::thread::available_parallelism().map_or(1, usize::from);
     let shares = files.chunks(files.len().div_ceil(shares).max(1));
-    let asked: Vec<_> =
-        shares.map(|files| Ok((files, ask(bench, files)?))).collect::<crate::Result<_>>()?;
+    let requests_of: Vec<_> = shares
+        .map(|files| Ok((files, start_sharkd(bench, files)?)))
+        .collect::<crate::Result<_>>()?;
     let deadline = Instant::now() + LIMIT;
-    let counts = asked.into_iter().map(|(files, sharkd)| {
+    let counts = requests_of.into_iter().map(|(files, sharkd)| {
         let done = sharkd.finish(deadline);
         if done.end == ExitReason::Exited(127) {
             // A Wireshark without it.
             return files.iter().map(|file| sound(bench, file)).collect();
         }
-        counted(bench, files, &done)
+        packet_counts(bench, files, &done)
     });
     Ok(counts.collect::<crate::Result<Vec<_>>>()?.concat())
 }
 
 /// A sharkd that reads these files.
-fn ask(bench: &Bench, files: &[PathBuf]) -> crate::Result<Running> {
+fn start_sharkd(bench: &Bench, files: &[PathBuf]) -> crate::Result<Running> {
     let home = home(bench)?;
     let requests = home.join("requests");
-    fs::write(&requests, asked(files))
+    fs::write(&requests, requests_of(files))
         .map_err(|e| format!("cannot write {}: {e}", requests.display()))?;
     let job = Job::new("sh").args(["-c", "exec sharkd - < \"$0\""]).arg(&requests);
     job.env("HOME", &home).start(&bench.scratch)
 }
 
 /// The number of packets of each file by sharkd, or the first wrong file.
-fn counted(bench: &Bench, files: &[PathBuf], done: &Finished) -> crate::Result<Vec<usize>> {
+fn packet_counts(bench: &Bench, files: &[PathBuf], done: &Finished) -> crate::Result<Vec<usize>> {
     let answers: Vec<&str> = done.stdout.lines().collect();
     let count = |(index, file): (usize, &PathBuf)| {
         read(&answers, index * REQUESTS + 1).or_else(|answer| {
@@ -69,7 +70,7 @@ fn home(bench: &Bench) -> crate::Result<PathBuf> {
 }
 
 /// sharkd's requests for each file: open it, count its packets, find the first malformed packet.
-fn asked(files: &[PathBuf]) -> String {
+fn requests_of(files: &[PathBuf]) -> String {
     let mut text = String::new();
     let filter = MALFORMED.replace('"', "\\\"");
     for (index, file) in files.iter().enumerate() {
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn no_two_filters_are_the_same() {
-        let text = asked(&["a".into(), "b".into()]);
+        let text = requests_of(&["a".into(), "b".into()]);
         let filters: Vec<_> = text.lines().filter(|line| line.contains("\"frames\"")).collect();
         assert_eq!(text.lines().count(), 2 * REQUESTS);
         assert_ne!(filters[0].split_once("params"), filters[1].split_once("params"));

@@ -407,7 +407,7 @@ fn capinfos(bench: &Bench, file: &Path) -> crate::Result<String> {
 /// Programs under the layer work as without it, and all their captures are sound.
 fn unharmed(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let folder = bench.private_folder("captured")?;
-    c_programs::run_named(&bench.captured(&folder), tally, PROGRAMS)?;
+    c_programs::run_named(&bench.with_capture(&folder), tally, PROGRAMS)?;
     let files = files_in(&folder);
     bench.step("what was written of them");
     let counts = many::all_sound(bench, &files);

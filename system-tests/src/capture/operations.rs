@@ -198,8 +198,8 @@ pub(super) fn judge(bench: &Bench, tally: &mut Tally, file: &Path, numbers: &[u6
     });
     tally.record("none of them is malformed", count);
     tally.record("what has no packet is text", events(bench, file, numbers));
-    let told = details(bench, file, numbers, device);
-    tally.record("headers say what requests said", told);
+    let reported = details(bench, file, numbers, device);
+    tally.record("headers say what requests said", reported);
     bench.step("ICRCs and payloads");
     tally.record("ICRCs are right", icrc::check(file, ROWS.len()));
     tally.record("payloads are there", payloads(bench, file));

@@ -9,7 +9,7 @@ use xtask::namespaces::Namespaces;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A program, and what each side sends at least: opcode and how often.
+/// A program, its arguments, and the packets that each side sends: opcode and least number.
 type Program = (&'static str, &'static [&'static str], &'static [(u8, usize)]);
 
 const PROGRAMS: &[Program] = &[
@@ -31,12 +31,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     for (program, args, sent) in PROGRAMS {
         let name = format!("{program} {} between two hosts", args.join(" "));
         bench.step(&name);
-        tally.record(&name, captured(bench, &hosts, program, args, sent));
+        tally.record(&name, capture_pair(bench, &hosts, program, args, sent));
     }
     Ok(())
 }
 
-fn captured(
+/// Runs server and client with the layer, and checks the file of each side.
+fn capture_pair(
     bench: &Bench,
     hosts: &Namespaces,
     program: &str,
@@ -59,13 +60,13 @@ fn captured(
         return Err(format!("{} files\n{}", files.len(), report()));
     }
     for file in &files {
-        side(bench, file, sent)?;
+        check_file(bench, file, sent)?;
     }
-    both_saw(bench, &files)
+    compare_files(bench, &files)
 }
 
-/// What one side wrote.
-fn side(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> {
+/// Checks the packets, requests and completions in the file of one side.
+fn check_file(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> {
     sound(bench, file)?;
     let wire = "infiniband and frame.interface_name == \"RoCE\"";
     let fields = ["infiniband.bth.opcode", "frame.packet_flags_direction", "frame.comment"];
@@ -73,38 +74,43 @@ fn side(bench: &Bench, file: &Path, sent: &[(u8, usize)]) -> Result<(), String> 
     let synthesised =
         tshark(bench, file, "infiniband and frame.interface_name == \"soft0\"", &fields)?;
     if !synthesised.is_empty() {
-        return Err(format!("made up, though there is a wire: {synthesised:?}"));
+        return Err(format!(
+            "the layer made up packets, although the wire carried packets: {synthesised:?}"
+        ));
     }
     icrc::check(file, packets.len())?;
-    let count = |opcode: u8, way: &str, comment: &str| {
-        let is_it = |line: &&Vec<String>| match line.as_slice() {
+    // The flag of a packet's direction ends with 1 for a received packet, with 2 for a sent one.
+    let count = |opcode: u8, direction_end: &str, comment: &str| {
+        let matches = |line: &&Vec<String>| match line.as_slice() {
             [number, direction, text] => {
-                number.parse() == Ok(opcode) && direction.ends_with(way) && text.contains(comment)
+                number.parse() == Ok(opcode)
+                    && direction.ends_with(direction_end)
+                    && text.contains(comment)
             }
             _ => false,
         };
-        packets.iter().filter(is_it).count()
+        packets.iter().filter(matches).count()
     };
     for &(opcode, times) in sent {
         // The PSN of a datagram does not identify its request.
         let comment = if opcode == 0x64 { "qp 0x" } else { " wr_id 0x" };
-        let (out, came) = (count(opcode, "2", comment), count(opcode, "1", "qp 0x"));
-        if out < times || came < times {
-            return Err(format!("{opcode:#x}: {out} sent, {came} came: {packets:?}"));
+        let (out, received) = (count(opcode, "2", comment), count(opcode, "1", "qp 0x"));
+        if out < times || received < times {
+            return Err(format!("{opcode:#x}: {out} sent, {received} came: {packets:?}"));
         }
     }
-    let done = tshark(bench, file, "exported_pdu", &["_ws.col.Info"])?;
-    let all: Vec<String> = done.iter().map(|line| line.concat()).collect();
+    let records = tshark(bench, file, "exported_pdu", &["_ws.col.Info"])?;
+    let all: Vec<String> = records.iter().map(|line| line.concat()).collect();
     let has = |text: &str| all.iter().filter(|line| line.contains(text)).count();
     if has("posted SEND") < 50 || has("status SUCCESS received") < 50 {
-        return Err(format!("without requests and completions: {all:?}"));
+        return Err(format!("too few requests or completions: {all:?}"));
     }
     Ok(())
 }
 
 /// Each packet that one side sent is captured unchanged by the peer, from the base header to the
 /// ICRC.
-fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
+fn compare_files(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
     let fields = [
         "infiniband.bth.opcode",
         "infiniband.bth.destqp",
@@ -112,8 +118,8 @@ fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
         "infiniband.invariant.crc",
         "udp.srcport",
     ];
-    let of = |file: &PathBuf, way: u8| -> Result<Vec<Vec<String>>, String> {
-        let filter = format!("infiniband and frame.packet_flags_direction == {way}");
+    let packets_of = |file: &PathBuf, direction: u8| -> Result<Vec<Vec<String>>, String> {
+        let filter = format!("infiniband and frame.packet_flags_direction == {direction}");
         let mut all = tshark(bench, file, &filter, &fields)?;
         all.sort();
         all.dedup();
@@ -121,12 +127,12 @@ fn both_saw(bench: &Bench, files: &[PathBuf]) -> Result<(), String> {
     };
     let [a, b] = files else { return Err(format!("{files:?}")) };
     for (from, to) in [(a, b), (b, a)] {
-        let (went, came) = (of(from, 2)?, of(to, 1)?);
+        let (departed, received) = (packets_of(from, 2)?, packets_of(to, 1)?);
         // Packets after a program's end are not captured.
-        let lost: Vec<_> = went.iter().filter(|packet| !came.contains(packet)).collect();
-        let made_up: Vec<_> = came.iter().filter(|packet| !went.contains(packet)).collect();
-        if !made_up.is_empty() || lost.len() > 4 || came.len() < 50 {
-            return Err(format!("{} came; made up: {made_up:?}; lost: {lost:?}", came.len()));
+        let lost: Vec<_> = departed.iter().filter(|packet| !received.contains(packet)).collect();
+        let made_up: Vec<_> = received.iter().filter(|packet| !departed.contains(packet)).collect();
+        if !made_up.is_empty() || lost.len() > 4 || received.len() < 50 {
+            return Err(format!("{} came; made up: {made_up:?}; lost: {lost:?}", received.len()));
         }
     }
     Ok(())

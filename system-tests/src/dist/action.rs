@@ -23,10 +23,10 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally, wheel: &Path) -> crate::Re
         (["true", "FERROVERBS_SOFT=2\nLD_PRELOAD=x"], "LD_PRELOAD=x"),
         (["yes", ""], "library-path is 'yes'"),
     ];
-    for ([library_path, settings], said) in refused {
+    for ([library_path, settings], output) in refused {
         let done = runner.set_up(&wheel, library_path, settings)?;
-        let is_refused = done.end == ExitReason::Exited(2) && done.stderr.contains(said);
-        let name = format!("action: an input is refused ({said})");
+        let is_refused = done.end == ExitReason::Exited(2) && done.stderr.contains(output);
+        let name = format!("action: an input is refused ({output})");
         tally.record(&name, is_refused.then_some(()).ok_or_else(|| done.report("install.sh")));
     }
     Ok(())

@@ -18,7 +18,7 @@ pub(super) fn write(file: &Path, summary: &Summary) -> crate::Result<()> {
 
 fn report(summary: &Summary) -> Report {
     let mut report = Report::new("ferroverbs");
-    report.set_time(summary.took());
+    report.set_time(summary.elapsed());
     let mut suites: BTreeMap<&str, TestSuite> = BTreeMap::new();
     for record in summary.records() {
         let tally = &record.tally;
@@ -37,7 +37,7 @@ fn report(summary: &Summary) -> Report {
             _ => TestCaseStatus::success(),
         };
         let mut case = TestCase::new(record.name.clone(), status);
-        case.set_time(record.took);
+        case.set_time(record.elapsed);
         let suite = suites.entry(record.group());
         suite.or_insert_with(|| TestSuite::new(record.group())).add_test_case(case);
     }

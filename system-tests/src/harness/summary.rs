@@ -11,12 +11,12 @@ use xtask::table::{Align, Table};
 pub(super) struct Record {
     pub(super) name: String,
     pub(super) tally: Tally,
-    pub(super) took: Duration,
+    pub(super) elapsed: Duration,
 }
 
 impl Record {
-    pub(super) fn new(name: String, tally: Tally, took: Duration) -> Self {
-        Self { name, tally, took }
+    pub(super) fn new(name: String, tally: Tally, elapsed: Duration) -> Self {
+        Self { name, tally, elapsed }
     }
 
     /// The group's name.
@@ -29,21 +29,21 @@ impl Record {
 #[derive(Debug)]
 pub(super) struct Summary {
     records: Vec<Record>,
-    took: Duration,
+    elapsed: Duration,
 }
 
 impl Summary {
-    pub(super) fn new(mut records: Vec<Record>, took: Duration) -> Self {
+    pub(super) fn new(mut records: Vec<Record>, elapsed: Duration) -> Self {
         records.sort_by(|a, b| a.name.cmp(&b.name));
-        Self { records, took }
+        Self { records, elapsed }
     }
 
     pub(super) fn records(&self) -> &[Record] {
         &self.records
     }
 
-    pub(super) fn took(&self) -> Duration {
-        self.took
+    pub(super) fn elapsed(&self) -> Duration {
+        self.elapsed
     }
 
     pub(super) fn passed(&self) -> usize {
@@ -67,7 +67,7 @@ impl Summary {
             row[0] += tally.passed() as f64;
             row[1] += tally.failures().len() as f64;
             row[2] += tally.skips().len() as f64;
-            row[3] += record.took.as_secs_f64();
+            row[3] += record.elapsed.as_secs_f64();
         }
         let mut table = Table::new(&[
             ("group", Align::Left),
@@ -100,10 +100,11 @@ impl Summary {
             }
         }
         let mut slow: Vec<&Record> = self.records.iter().collect();
-        slow.sort_by_key(|record| std::cmp::Reverse(record.took));
-        let slow = slow.iter().take(5).map(|r| format!("{} {:.0} s", r.name, r.took.as_secs_f64()));
+        slow.sort_by_key(|record| std::cmp::Reverse(record.elapsed));
+        let slow =
+            slow.iter().take(5).map(|r| format!("{} {:.0} s", r.name, r.elapsed.as_secs_f64()));
         let _ = writeln!(text, "longest: {}", slow.collect::<Vec<_>>().join(", "));
-        let _ = writeln!(text, "{:.0} s of wall-clock time", self.took.as_secs_f64());
+        let _ = writeln!(text, "{:.0} s of wall-clock time", self.elapsed.as_secs_f64());
         let (passed, failed, skipped) = (self.passed(), self.failed(), self.skipped());
         let _ = writeln!(text, "{passed} passed, {failed} failed, {skipped} skipped");
         text

@@ -124,11 +124,11 @@ fn both(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     hosts.address_second(1, false)?;
     watchers[1].until(&without[1])?;
     wait("the end of who works over it", || Ok(client.ended()))?;
-    let said = client.finish(Instant::now() + LIMIT);
+    let output = client.finish(Instant::now() + LIMIT);
     server.kill();
     let server = server.finish(Instant::now() + LIMIT);
-    if !format!("{}{}", said.stdout, said.stderr).contains(RETRY_EXCEEDED) {
-        return Err(format!("{}{}", said.report("client"), server.report("server")));
+    if !format!("{}{}", output.stdout, output.stderr).contains(RETRY_EXCEEDED) {
+        return Err(format!("{}{}", output.report("client"), server.report("server")));
     }
     first.go_on(bench)?;
     for watcher in &watchers {
@@ -140,13 +140,13 @@ fn both(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     // Unplugs the last cable of the host.
     hosts.plug_second(0, false)?;
     hosts.plug(false)?;
-    let told = |wanted: &str| {
+    let reported = |wanted: &str| {
         wait(wanted, || Ok(watchers[0].events()?.iter().any(|event| event == wanted)))
     };
-    let lost = told(PORT_ERR);
+    let lost = reported(PORT_ERR);
     hosts.plug(true)?;
     lost?;
-    told(PORT_ACTIVE)?;
+    reported(PORT_ACTIVE)?;
     first.go_on(bench)?;
     first.end();
     for mut watcher in watchers {

@@ -33,7 +33,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String> {
     let place = PairSetup::wired(bench, hosts, WEATHER)?;
     let [server, mut client] = place.start(bench, PROGRAM, args)?;
-    let told = wait("marks and what comes of them", || {
+    let reported = wait("marks and what comes of them", || {
         if client.ended() {
             return Err(format!("it ended, and not all of {TOLD:?} and {HEARD} rose"));
         }
@@ -41,23 +41,23 @@ fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String
             && rose(bench, &server, TOLD[1])?
             && rose(bench, &client, HEARD)?)
     });
-    both_end_well([server, client]).and(told)
+    both_end_well([server, client]).and(reported)
 }
 
 fn unmarked(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let place = PairSetup::wired(bench, hosts, "")?;
     let [server, mut client] = place.start(bench, PROGRAM, ARGS[0])?;
-    let told = wait("many packets", || {
+    let reported = wait("many packets", || {
         if client.ended() {
             return Err("it ended before".into());
         }
         Ok(counted(bench, &server, &["rcvd_pkts"])? > 10_000)
     });
-    let told = told.and_then(|()| match rose(bench, &server, TOLD[0])? {
+    let reported = reported.and_then(|()| match rose(bench, &server, TOLD[0])? {
         true => Err(format!("{} rose", TOLD[0])),
         false => Ok(()),
     });
-    both_end_well([server, client]).and(told)
+    both_end_well([server, client]).and(reported)
 }
 
 fn rose(bench: &Bench, of: &Running, counter: &str) -> Result<bool, String> {

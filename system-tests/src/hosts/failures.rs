@@ -37,7 +37,7 @@ pub(super) const BESIDE: (&str, &[&str]) =
 pub(super) const RETRY_EXCEEDED: &str = "Failed status 12";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
-    let kills = asked();
+    let kills = requested();
     let place = PairSetup::wired(bench, hosts, "")?;
     let mut beside = Bystanders::new(place.start(bench, BESIDE.0, BESIDE.1)?);
     for round in 0..kills.unwrap_or(KILLS) {
@@ -62,7 +62,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 }
 
 /// The number of kills in the environment.
-pub(super) fn asked() -> Option<u64> {
+pub(super) fn requested() -> Option<u64> {
     std::env::var(KILLS_VARIABLE).ok()?.parse().ok()
 }
 
@@ -111,8 +111,8 @@ impl Bystanders {
         let before = counted(bench, client, &["rcvd_pkts"])?;
         wait("packets of the pair beside", || {
             if server.ended() || client.ended() {
-                let said = [server.complained(), client.complained()].concat();
-                return Err(format!("the pair beside ended\n{said}"));
+                let output = [server.complained(), client.complained()].concat();
+                return Err(format!("the pair beside ended\n{output}"));
             }
             Ok(counted(bench, client, &["rcvd_pkts"])? > before + 100)
         })?;
@@ -156,18 +156,18 @@ fn kill(
         }
         Ok(counted(bench, &client, &["sent_pkts"])? > 1000)
     })?;
-    let (mut gone, left) = if victim == 0 { (server, client) } else { (client, server) };
-    gone.kill();
+    let (mut removed, left) = if victim == 0 { (server, client) } else { (client, server) };
+    removed.kill();
     let left = left.finish(Instant::now() + LIMIT);
-    let gone = gone.finish(Instant::now() + LIMIT);
+    let removed = removed.finish(Instant::now() + LIMIT);
     let failed = matches!(left.end, ExitReason::Exited(status) if status != 0);
     // A responder learns of the death by TCP only.
     let asks = victim == 0 || args.contains(&"-b");
-    let told = format!("{}{}", left.stdout, left.stderr).contains(RETRY_EXCEEDED);
-    if failed && (told || !asks) {
+    let reported = format!("{}{}", left.stdout, left.stderr).contains(RETRY_EXCEEDED);
+    if failed && (reported || !asks) {
         return Ok(());
     }
-    Err(format!("{}{}", left.report("who is left"), gone.report("who was killed")))
+    Err(format!("{}{}", left.report("who is left"), removed.report("who was killed")))
 }
 
 /// Programs go on where they were when the cable is back, and hear of both.
@@ -192,9 +192,9 @@ fn pull(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let before = counted(bench, &client, &again)?;
     hosts.plug(false)?;
     std::thread::sleep(Duration::from_secs(1));
-    let told = wait("IBV_EVENT_PORT_ERR", || Ok(watcher.printed().contains("PORT_ERR")));
+    let reported = wait("IBV_EVENT_PORT_ERR", || Ok(watcher.printed().contains("PORT_ERR")));
     hosts.plug(true)?;
-    told?;
+    reported?;
     wait("IBV_EVENT_PORT_ACTIVE", || Ok(watcher.printed().contains("PORT_ACTIVE")))?;
     wait("packets that go again", || Ok(counted(bench, &client, &again)? > before))?;
     let both = [server, client].map(|side| side.finish(Instant::now() + LIMIT));

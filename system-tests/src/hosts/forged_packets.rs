@@ -41,9 +41,9 @@ fn attacked(bench: &Bench, hosts: &Namespaces, program: &str, foreign: &str) -> 
     let mut slow = Bystanders::new(place.start(bench, "stdbuf", SLOW)?);
     busy.go_on(bench)?;
     slow.go_on(bench)?;
-    let busy_qpn = told(busy.client(), " local address:", "QPN")?;
-    let slow_qpn = told(slow.client(), " local address:", "QPN")?;
-    let slow_psn = told(slow.client(), " remote address:", "PSN")?;
+    let busy_qpn = reported(busy.client(), " local address:", "QPN")?;
+    let slow_qpn = reported(slow.client(), " local address:", "QPN")?;
+    let slow_psn = reported(slow.client(), " remote address:", "PSN")?;
     let before = Counts::read(bench, &busy, &slow)?;
     let args = [CLIENT, SERVER, foreign, &busy_qpn, &slow_qpn, &slow_psn];
     let job = place.job(bench, 0, program, &args)?;
@@ -62,7 +62,7 @@ fn attacked(bench: &Bench, hosts: &Namespaces, program: &str, foreign: &str) -> 
 }
 
 /// A value in perftest's description of a QP, without the leading 0x.
-fn told(of: &Running, line: &str, what: &str) -> Result<String, String> {
+fn reported(of: &Running, line: &str, what: &str) -> Result<String, String> {
     let mut value = None;
     wait(&format!("`{line} ... {what}`"), || {
         value = number(&of.printed(), line, what);
@@ -85,8 +85,8 @@ struct Counts {
     /// Of the slow pair's process.
     of_slow: Vec<(&'static str, u64)>,
     /// Packets of the slow pair's process.
-    came: u64,
-    went: u64,
+    received: u64,
+    sent: u64,
 }
 
 impl Counts {
@@ -107,8 +107,8 @@ impl Counts {
                 .into_iter()
                 .collect::<Result<_, _>>()?,
             // In this order: an answer sent in between is not taken for an excess.
-            went: of(&[slow], "sent_pkts")?.1,
-            came: of(&[slow], "rcvd_pkts")?.1,
+            sent: of(&[slow], "sent_pkts")?.1,
+            received: of(&[slow], "rcvd_pkts")?.1,
         })
     }
 
@@ -123,9 +123,9 @@ impl Counts {
         if rose.iter().any(|(_, by)| *by < AT_LEAST) {
             return Err(format!("these rose by less than {AT_LEAST}: {rose:?}"));
         }
-        let (came, went) = (self.came - before.came, self.went - before.went);
-        if went > came {
-            return Err(format!("{came} packets came, and {went} went"));
+        let (received, sent) = (self.received - before.received, self.sent - before.sent);
+        if sent > received {
+            return Err(format!("{received} packets came, and {sent} went"));
         }
         Ok(())
     }
@@ -148,17 +148,17 @@ mod tests {
 
     #[test]
     fn what_does_not_rise_and_what_is_answered_too_often_are_told() {
-        let counts = |n, went| Counts {
+        let counts = |n, sent| Counts {
             of_both: vec![("dropped_pkts", n)],
             of_slow: vec![("duplicate_request", 500)],
-            came: 1000,
-            went,
+            received: 1000,
+            sent,
         };
         let none = Counts {
             of_both: vec![("dropped_pkts", 0)],
             of_slow: vec![("duplicate_request", 0)],
-            came: 0,
-            went: 0,
+            received: 0,
+            sent: 0,
         };
         assert_eq!(counts(100, 1000).since(&none), Ok(()));
         assert!(counts(99, 1000).since(&none).unwrap_err().contains("dropped_pkts"));

@@ -63,16 +63,16 @@ fn refused(
     if !done.ok() {
         return Err(done.report("random_ops"));
     }
-    let told = told(&done);
-    let wrong = told.iter().find_map(|&(options, sends)| verdict(options, sends));
+    let reported = reported(&done);
+    let wrong = reported.iter().find_map(|&(options, sends)| verdict(options, sends));
     match wrong {
-        None if told.len() == 2 => Ok(()),
+        None if reported.len() == 2 => Ok(()),
         why => Err(done.report(why.unwrap_or("not both sides were refused something"))),
     }
 }
 
 /// Options and sends that each process was refused.
-fn told(done: &Finished) -> Vec<(u32, u32)> {
+fn reported(done: &Finished) -> Vec<(u32, u32)> {
     let lines = done.stderr.lines().filter_map(|line| line.strip_prefix("no_offloads: "));
     lines.filter_map(numbers).collect()
 }

@@ -49,7 +49,7 @@ fn refused_peer(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let pair = place.start_with(bench, "ib_send_bw", &["-n", "20", "-x", "1"], change)?;
     let deadline = Instant::now() + Duration::from_secs(60);
     let both = pair.map(|side| side.finish(deadline));
-    let lines = |said: &str| said.matches(LINE).count();
+    let lines = |output: &str| output.matches(LINE).count();
     let right = both.iter().all(|side| !side.ok() && lines(&side.stderr) <= 1)
         && both.iter().any(|side| lines(&side.stderr) == 1);
     let [server, client] = &both;
@@ -89,7 +89,7 @@ fn interface(bench: &Bench, hosts: &Namespaces) -> Result<(), String> {
     let job = place.job(bench, 0, "ibv_devinfo", &["-v"])?;
     let all = job.clone().run(&bench.scratch, Duration::from_secs(30))?;
     let none = job.env(INTERFACES, "nosuch").run(&bench.scratch, Duration::from_secs(30))?;
-    let has = |said: &str| said.contains("::ffff:10.99.0.1");
+    let has = |output: &str| output.contains("::ffff:10.99.0.1");
     if all.ok() && none.ok() && has(&all.stdout) && !has(&none.stdout) {
         return Ok(());
     }

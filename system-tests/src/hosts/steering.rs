@@ -58,10 +58,10 @@ fn measure(bench: &Bench, sides: &mut [Running]) -> Result<u64, String> {
             if side.ended() {
                 return Err("ended by itself".to_owned());
             }
-            let came = counted(bench, side, &["rcvd_pkts"])?;
-            sum[0] += came;
+            let received = counted(bench, side, &["rcvd_pkts"])?;
+            sum[0] += received;
             sum[1] += counted(bench, side, &["forwarded_pkts"])?;
-            fewest = fewest.min(came);
+            fewest = fewest.min(received);
         }
         Ok((sum, fewest))
     };

@@ -43,19 +43,19 @@ fn many(
     both_end_well(place.start_with(bench, program, args, unsteered)?)
 }
 
-/// `idle_socket` on both hosts, once it says `said`.
+/// `idle_socket` on both hosts, once it says `output`.
 fn start(
     bench: &Bench,
     place: &PairSetup<'_>,
     args: &[&str],
-    said: &str,
+    output: &str,
 ) -> Result<Vec<Running>, String> {
     let program = compiled(bench, "idle_socket")?;
     let mut both = Vec::new();
     for side in 0..2 {
         let job = place.job(bench, side, &program.to_string_lossy(), args)?;
         let one = unsteered(job).start(&bench.scratch)?;
-        wait("who is beside", || Ok(one.printed().contains(said)))?;
+        wait("who is beside", || Ok(one.printed().contains(output)))?;
         both.push(one);
     }
     Ok(both)

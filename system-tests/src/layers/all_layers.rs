@@ -24,7 +24,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     let fabric = bench.over(DataPath::Default)?;
-    let told = bench.private_folder("told")?.join("told");
+    let reported = bench.private_folder("told")?.join("told");
     let [traced, captured, counted] = [
         bench.private_folder("traced")?,
         bench.private_folder("captured")?,
@@ -33,7 +33,7 @@ fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
     let own = |folder: &Path| format!("dir={}", folder.display());
     let job = fabric.over.own_job(program).args([ROUNDS.to_string().as_str(), how]);
     let job = job.env(SETTING, "validate,trace,capture,stats");
-    let job = job.env("FERROVERBS_VALIDATE", format!("log=/dev/null:json={}", told.display()));
+    let job = job.env("FERROVERBS_VALIDATE", format!("log=/dev/null:json={}", reported.display()));
     let job = job.env("FERROVERBS_TRACE", format!("keep=1:{}", own(&traced)));
     let job = job.env("FERROVERBS_CAPTURE", own(&captured)).env("FERROVERBS_STATS", own(&counted));
     let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
@@ -59,7 +59,7 @@ fn at_once(bench: &Bench, program: &Path, how: &str) -> Result<(), String> {
         })
     });
     let recorded = trace.stdout.matches("ibv_post_send(").count() as u64;
-    let misuses = validate::ids(&told);
+    let misuses = validate::ids(&reported);
     if ended && of_both && recorded == 5 * 2 * ROUNDS && misuses == ["MR-05", "MR-05"] {
         return Ok(());
     }

@@ -39,7 +39,7 @@ impl Remote {
         writeln!(stream.get_mut(), "{line}").map_err(|e| format!("to the program: {e}"))
     }
 
-    fn asked(&self, line: &str) -> Result<String, String> {
+    fn requested(&self, line: &str) -> Result<String, String> {
         self.say(line)?;
         self.line()?.ok_or_else(|| "the program ended".to_owned())
     }
@@ -47,7 +47,7 @@ impl Remote {
     /// The bytes at an address; zeros after a failure, which [`Remote::check`] tells.
     pub(super) fn read(&self, address: u64, into: &mut [u8]) {
         let found = self
-            .asked(&format!("read {address:x} {:x}", into.len()))
+            .requested(&format!("read {address:x} {:x}", into.len()))
             .and_then(|text| from_hex(&text))
             .and_then(|bytes| {
                 if bytes.len() == into.len() { Ok(bytes) } else { Err("a short read".to_owned()) }
@@ -63,7 +63,7 @@ impl Remote {
 
     /// Stores bytes at an address.
     pub(super) fn write(&self, address: u64, bytes: &[u8]) -> Result<(), String> {
-        let done = self.asked(&format!("write {address:x} {}", to_hex(bytes)))?;
+        let done = self.requested(&format!("write {address:x} {}", to_hex(bytes)))?;
         if done == "ok" { Ok(()) } else { Err(format!("a write: {done}")) }
     }
 

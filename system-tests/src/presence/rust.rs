@@ -41,8 +41,8 @@ pub(super) fn testing(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     command.args(["FERROVERBS_SOFT_FAULTS", "FERROVERBS_LAYERS", "FERROVERBS_FABRIC_DIR"]);
     let done = command.output().map_err(|e| e.to_string())?;
     let wanted = format!("qp-error nth=7\nvalidate\n{}\n", fabric.folder().display());
-    let said = String::from_utf8_lossy(&done.stdout);
-    let result = (said == wanted).then_some(());
-    tally.record(name, result.ok_or_else(|| format!("printenv: {said}")));
+    let printed = String::from_utf8_lossy(&done.stdout);
+    let result = (printed == wanted).then_some(());
+    tally.record(name, result.ok_or_else(|| format!("printenv: {printed}")));
     Ok(())
 }

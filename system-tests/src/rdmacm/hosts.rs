@@ -130,8 +130,8 @@ fn nobody_there(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::
     let name = "rping to a host where nobody is";
     bench.step(&format!("rdmacm: {name}"));
     let asks = asks.finish(Instant::now() + LIMIT);
-    let said = format!("{}{}", asks.stdout, asks.stderr);
-    let heard = said.contains("RDMA_CM_EVENT_UNREACHABLE, error -111");
+    let output = format!("{}{}", asks.stdout, asks.stderr);
+    let heard = output.contains("RDMA_CM_EVENT_UNREACHABLE, error -111");
     tally.record(name, heard.then_some(()).ok_or_else(|| asks.report("the client")));
     let at = site(bench, hosts, SERVER)?;
     let listener = ["rping", "-s", "-a", "0.0.0.0"];
@@ -272,8 +272,8 @@ fn multicast(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let deadline = Instant::now() + LIMIT;
     let file = format!("/proc/net/{file}");
     let host = site.namespaces.map_or_else(String::new, |hosts| hosts.names[0].clone());
-    let look = Job::new("ip").args(["netns", "exec", &host, "cat", &file]);
-    while !look.run(&bench.scratch, LIMIT)?.stdout.contains(shown) {
+    let inspect = Job::new("ip").args(["netns", "exec", &host, "cat", &file]);
+    while !inspect.run(&bench.scratch, LIMIT)?.stdout.contains(shown) {
         if member.ended() || Instant::now() > deadline {
             return Err(member.finish(deadline).report("the member did not join"));
         }

@@ -68,10 +68,10 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, machine: &Machine) -> crate:
         Ok(_) => {}
     }
     for ((name, _), soft) in PROGRAMS.iter().zip(soft) {
-        let said = |over: &str| {
+        let output = |over: &str| {
             std::fs::read_to_string(folder.join(format!("{name}.{over}"))).unwrap_or_default()
         };
-        let (theirs, ours) = (said("debian"), said("ours"));
+        let (theirs, ours) = (output("debian"), output("ours"));
         tally.record(&format!("{kernel}: {name}.c, both libraries"), alike(&theirs, &ours));
         if let Some(soft) = soft {
             let result = if soft.ok() {

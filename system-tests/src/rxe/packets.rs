@@ -65,9 +65,9 @@ pub(super) fn marks(capture: &Path) -> Result<String, String> {
         icrc::frames(&bytes).into_iter().filter_map(|(frame, _)| Packet::of(frame)).collect();
     let count = |wanted: &dyn Fn(&&Packet<'_>) -> bool| packets.iter().filter(wanted).count();
     let marked = [true, false].map(|soft| count(&|p| p.is_marked() && p.is_soft() == soft));
-    let told = count(&|p| p.is_soft() && p.is_notification());
-    let all = format!("{marked:?} marked, {told} notifications");
-    if marked.contains(&0) || told == 0 { Err(format!("too few: {all}")) } else { Ok(all) }
+    let reported = count(&|p| p.is_soft() && p.is_notification());
+    let all = format!("{marked:?} marked, {reported} notifications");
+    if marked.contains(&0) || reported == 0 { Err(format!("too few: {all}")) } else { Ok(all) }
 }
 
 /// What a kind of packets has to be captured of at least.

@@ -50,18 +50,22 @@ impl Stacks<'_> {
 pub(crate) fn input(size: u32, [rows, columns]: [u32; 2]) -> Result<String, String> {
     let example = fs::read_to_string(EXAMPLE).map_err(|_| format!("{EXAMPLE} is not installed"))?;
     // The first line of each kind is of the linear algebra.
-    let mut told = [(size, "Ns"), (rows, "Ps"), (columns, "Qs")].to_vec();
+    let mut reported = [(size, "Ns"), (rows, "Ps"), (columns, "Qs")].to_vec();
     let mut lines = String::new();
     for line in example.lines() {
-        match told.iter().position(|(_, what)| line.ends_with(&format!(" {what}"))) {
+        match reported.iter().position(|(_, what)| line.ends_with(&format!(" {what}"))) {
             Some(at) => {
-                let (number, what) = told.remove(at);
+                let (number, what) = reported.remove(at);
                 lines += &format!("{number} {what}\n");
             }
             None => lines = lines + line + "\n",
         }
     }
-    if told.is_empty() { Ok(lines) } else { Err(format!("{EXAMPLE} has no line of {told:?}")) }
+    if reported.is_empty() {
+        Ok(lines)
+    } else {
+        Err(format!("{EXAMPLE} has no line of {reported:?}"))
+    }
 }
 
 /// The verdict of the summary; no line before it may report a failure.

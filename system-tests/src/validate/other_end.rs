@@ -42,9 +42,9 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
             bench.step(&format!("the other end: {name} {how}"));
             let fabric = bench.over(DataPath::Default)?;
             let job = fabric.over.own_job(&program).args([*name, how]);
-            let (told, parts): (&[&str], &[&str]) =
+            let (reported, parts): (&[&str], &[&str]) =
                 if how == "wrong" { (&[id], parts) } else { (&[], &[]) };
-            check(bench, tally, &format!("{name} {how}"), (job, &fabric.work), told, parts)?;
+            check(bench, tally, &format!("{name} {how}"), (job, &fabric.work), reported, parts)?;
         }
     }
     let network = || Job::new("unshare").args(["--map-root-user", "--net", "sh", "-c"]);
@@ -69,16 +69,16 @@ fn check(
     tally: &mut Tally,
     name: &str,
     (job, work): (Job, &std::path::Path),
-    told: &[&str],
+    reported: &[&str],
     parts: &[&str],
 ) -> crate::Result<()> {
     let json = work.join("told.json");
     let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_QUIET", "1");
     let job = job.env("FERROVERBS_VALIDATE", format!("json={}", json.display()));
     let done = job.dir(work).run(&bench.scratch, LIMIT)?;
-    let said = parts.iter().all(|part| done.stderr.contains(part));
+    let output = parts.iter().all(|part| done.stderr.contains(part));
     let quiet = !parts.is_empty() || done.stderr.is_empty();
-    let right = done.ok() && said && quiet && ids(&json) == told;
+    let right = done.ok() && output && quiet && ids(&json) == reported;
     tally.record(
         &format!("the other end: {name}"),
         right.then_some(()).ok_or_else(|| done.report("the program")),

@@ -14,7 +14,7 @@ struct Run {
     by: Option<&'static str>,
     settings: &'static str,
     end: ExitReason,
-    told: &'static [&'static str],
+    reported: &'static [&'static str],
     /// What stands on stderr, or on stdout.
     parts: &'static [&'static str],
     /// What stands in neither.
@@ -28,7 +28,7 @@ const PLAIN: Run = Run {
     by: None,
     settings: "",
     end: OK,
-    told: &[],
+    reported: &[],
     parts: &[],
     absent: &[],
 };
@@ -38,7 +38,7 @@ const RUNS: &[Run] = &[
     Run {
         program: "refused",
         args: &["group", "wrong"],
-        told: &["QP-03"],
+        reported: &["QP-03"],
         parts: &[
             "EINVAL; what looks wrong: ah_attr.grh.dgid ffff:",
             "(a group, which no connection has); the others: qp_state RTR, ",
@@ -48,28 +48,28 @@ const RUNS: &[Run] = &[
     Run {
         program: "refused",
         args: &["empty", "wrong"],
-        told: &["QP-03"],
+        reported: &["QP-03"],
         parts: &["what looks wrong: ah_attr.grh.sgid_index 31 (an empty entry); the others: "],
         ..PLAIN
     },
     Run {
         program: "refused",
         args: &["alternate", "wrong"],
-        told: &["QP-03"],
+        reported: &["QP-03"],
         parts: &["what looks wrong: alt_port_num 7 (not in 1..=1)"],
         ..PLAIN
     },
     Run {
         program: "refused",
         args: &["failed", "wrong"],
-        told: &["QP-03"],
+        reported: &["QP-03"],
         parts: &["the QP is in ERR, where it went by itself, and not in RTS", "ERR -> RTS"],
         ..PLAIN
     },
     Run {
         program: "refused",
         args: &["family", "wrong"],
-        told: &["QP-03"],
+        reported: &["QP-03"],
         parts: &["EHOSTUNREACH; what looks wrong: ah_attr.grh.dgid ::a00:1 (of no family"],
         ..PLAIN
     },
@@ -78,7 +78,7 @@ const RUNS: &[Run] = &[
         program: "flushed",
         args: &["QP-17", "wrong"],
         settings: "on=QP-17",
-        told: &["QP-17"],
+        reported: &["QP-17"],
         parts: &["SEND was flushed", "it was posted when the QP was in ERR already"],
         ..PLAIN
     },
@@ -88,7 +88,7 @@ const RUNS: &[Run] = &[
         args: &["QP-17", "wrong"],
         by: Some("other"),
         settings: "on=QP-17",
-        told: &["QP-17", "CQ-03"],
+        reported: &["QP-17", "CQ-03"],
         parts: &["a receive was flushed", "where the program did not take it"],
         ..PLAIN
     },
@@ -97,7 +97,7 @@ const RUNS: &[Run] = &[
         program: "flushed",
         args: &["QP-17", "wrong"],
         by: Some("other"),
-        told: &["CQ-03"],
+        reported: &["CQ-03"],
         parts: &["RNR_RETRY_EXC_ERR"],
         ..PLAIN
     },
@@ -124,7 +124,7 @@ const RUNS: &[Run] = &[
     Run {
         program: "repeated_misuse",
         args: &["place"],
-        told: &["MR-05"],
+        reported: &["MR-05"],
         parts: &["#1 MR-05", "ferroverbs validate: 999 more of MR-05 were not shown"],
         absent: &["#2 "],
         ..PLAIN
@@ -132,7 +132,7 @@ const RUNS: &[Run] = &[
     Run {
         program: "repeated_misuse",
         args: &["places"],
-        told: TEN,
+        reported: TEN,
         parts: &["#10 MR-05", "ferroverbs validate: 10 more of MR-05 were not shown"],
         absent: &["#11 "],
         ..PLAIN
@@ -141,7 +141,7 @@ const RUNS: &[Run] = &[
         program: "repeated_misuse",
         args: &["places"],
         settings: "max=3",
-        told: &["MR-05"; 3],
+        reported: &["MR-05"; 3],
         parts: &["#3 MR-05", "ferroverbs validate: 17 more of MR-05 were not shown"],
         absent: &["#4 "],
         ..PLAIN
@@ -149,14 +149,14 @@ const RUNS: &[Run] = &[
     Run {
         program: "repeated_misuse",
         args: &["follows"],
-        told: &["MR-01", "QP-03"],
+        reported: &["MR-01", "QP-03"],
         parts: &["#2 QP-03 error", "    this may follow from #1\n"],
         ..PLAIN
     },
     Run {
         program: "repeated_misuse",
         args: &["warning"],
-        told: &["CQ-03", "MR-05"],
+        reported: &["CQ-03", "MR-05"],
         parts: &["#1 CQ-03 warning", "#2 MR-05 error"],
         absent: &["this may follow"],
         ..PLAIN
@@ -165,7 +165,7 @@ const RUNS: &[Run] = &[
         program: "repeated_misuse",
         args: &["warning"],
         settings: "level=error",
-        told: &["MR-05"],
+        reported: &["MR-05"],
         parts: &["#1 MR-05 error"],
         absent: &["warning"],
         ..PLAIN
@@ -176,7 +176,7 @@ const RUNS: &[Run] = &[
         args: &["warning"],
         settings: "abort=1",
         end: ExitReason::Signalled(libc::SIGABRT),
-        told: &["CQ-03", "MR-05"],
+        reported: &["CQ-03", "MR-05"],
         parts: &["#2 MR-05 error"],
         ..PLAIN
     },
@@ -185,7 +185,7 @@ const RUNS: &[Run] = &[
         args: &["place"],
         settings: "abort=1",
         end: ExitReason::Signalled(libc::SIGABRT),
-        told: &["MR-05"],
+        reported: &["MR-05"],
         absent: &["not shown"],
         ..PLAIN
     },
@@ -220,9 +220,9 @@ fn check(
     let job = job.env("FERROVERBS_VALIDATE", settings.trim_start_matches(':'));
     let done = job.dir(work).run(&bench.scratch, LIMIT)?;
     let is_there = |part: &&&str| done.stderr.contains(**part) || done.stdout.contains(**part);
-    let said = run.parts.iter().filter(is_there).count() == run.parts.len();
+    let output = run.parts.iter().filter(is_there).count() == run.parts.len();
     let silent = run.absent.iter().find(|part| is_there(part)).is_none();
-    let quiet = !run.parts.is_empty() || !run.told.is_empty() || done.stderr.is_empty();
-    let right = done.end == run.end && said && silent && quiet && ids(json) == run.told;
+    let quiet = !run.parts.is_empty() || !run.reported.is_empty() || done.stderr.is_empty();
+    let right = done.end == run.end && output && silent && quiet && ids(json) == run.reported;
     Ok(right.then_some(()).ok_or_else(|| done.report("the program")))
 }

@@ -131,12 +131,12 @@ pub(super) const WELL: &str = "well";
 /// With kernel devices, only their plugin is opened, unless the user asks for soft. soft appears
 /// when the kernel devices have gone.
 fn lazily(ours: &GuestLaunch, folder: &Path, scratch: &Scratch) -> crate::Result<String> {
-    for (told, wanted) in
+    for (reported, wanted) in
         [(None, &["librxe-rdmav"][..]), (Some("on"), &["libsoft-rdmav", "librxe-rdmav"])]
     {
         let job = ours.job("/usr/bin/ibv_devices").env("LD_DEBUG", "files");
-        let job = match told {
-            Some(told) => job.env("FERROVERBS_SOFT", told),
+        let job = match reported {
+            Some(reported) => job.env("FERROVERBS_SOFT", reported),
             None => job.env_remove("FERROVERBS_SOFT"),
         };
         let done = job.run(scratch, LIMIT)?;
@@ -144,8 +144,8 @@ fn lazily(ours: &GuestLaunch, folder: &Path, scratch: &Scratch) -> crate::Result
         let opened: Vec<_> = done.stderr.lines().filter(started).collect();
         let alike = opened.len() == wanted.len()
             && opened.iter().zip(wanted).all(|(line, name)| line.contains(name));
-        if !alike || done.stdout.contains("soft0") != told.is_some() {
-            return Ok(format!("FERROVERBS_SOFT {told:?}: {opened:#?}\n{}", done.stdout));
+        if !alike || done.stdout.contains("soft0") != reported.is_some() {
+            return Ok(format!("FERROVERBS_SOFT {reported:?}: {opened:#?}\n{}", done.stdout));
         }
     }
     let exe = folder.join("hotplug");

@@ -106,8 +106,8 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         (guest::CABLES, "the cables of a cluster lose and delay"),
         (rsockets::FILE, "rsockets of both libraries understand each other"),
     ] {
-        let said = fs::read_to_string(folder.join(file)).unwrap_or_default();
-        tally.record(what, if said == guest::WELL { Ok(()) } else { Err(said) });
+        let output = fs::read_to_string(folder.join(file)).unwrap_or_default();
+        tally.record(what, if output == guest::WELL { Ok(()) } else { Err(output) });
     }
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         judge(scenario, &folder, index, Side::Ours, tally);

@@ -36,7 +36,7 @@ pub(super) fn run(
     folder: &Path,
     scratch: &Scratch,
 ) -> crate::Result<String> {
-    let mut said = String::new();
+    let mut output = String::new();
     let mut port = 7200;
     let mut printed = Printed::default();
     for (names, server, client) in [
@@ -50,8 +50,8 @@ pub(super) fn run(
             port += 1;
             println!("{line}, {names}");
             match meet([server, client], line, &["-s", ADDRESS], port, scratch)? {
-                Ok(now) => said += &printed.differs(line, names, now).unwrap_or_default(),
-                Err(why) => said += &format!("{line}, {names}\n{why}\n"),
+                Ok(now) => output += &printed.differs(line, names, now).unwrap_or_default(),
+                Err(why) => output += &format!("{line}, {names}\n{why}\n"),
             }
         }
         port += 1;
@@ -61,17 +61,17 @@ pub(super) fn run(
         fs::write(&from, &bytes).map_err(|why| why.to_string())?;
         let (from, target) = (from.display().to_string(), format!("{ADDRESS}:{}", to.display()));
         match meet([server, client], "rcopy", &[&from, &target], port, scratch)? {
-            Err(why) => said += &format!("rcopy, {names}\n{why}\n"),
+            Err(why) => output += &format!("rcopy, {names}\n{why}\n"),
             Ok(_) if fs::read(&to).ok() != Some(bytes) => {
-                said += &format!("rcopy, {names}: the copy is not the same\n");
+                output += &format!("rcopy, {names}: the copy is not the same\n");
             }
             Ok(now) => {
                 let now = now.replace(&*to.to_string_lossy(), "COPY");
-                said += &printed.differs("rcopy", names, now).unwrap_or_default();
+                output += &printed.differs("rcopy", names, now).unwrap_or_default();
             }
         }
     }
-    Ok(if said.is_empty() { WELL.into() } else { said })
+    Ok(if output.is_empty() { WELL.into() } else { output })
 }
 
 /// What each program printed first, and with which libraries.

@@ -75,10 +75,10 @@ impl CleanRoom {
         if done.ok() {
             return Ok(());
         }
-        let said = done.stderr.lines().next().unwrap_or("it does not say why").to_owned();
+        let output = done.stderr.lines().next().unwrap_or("it does not say why").to_owned();
         Err(format!(
             "this machine does not let even root mount in a namespace of its own, as in a container without \
-             CAP_SYS_ADMIN: {said}"
+             CAP_SYS_ADMIN: {output}"
         ))
     }
 

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 /// The decisions of all tables, without the tables of `others` (family and name). `None` if the
 /// text is no list of rules.
 pub(super) fn decide(text: &str, others: &[(&str, &str)]) -> Option<Vec<FilterDecision>> {
-    let told: Value = serde_json::from_str(text).ok()?;
-    let all = told["nftables"].as_array()?;
+    let ruleset: Value = serde_json::from_str(text).ok()?;
+    let all = ruleset["nftables"].as_array()?;
     let mut sets: BTreeMap<[String; 3], Vec<Value>> = BTreeMap::new();
     for set in all.iter().filter_map(|one| one.get("set")) {
         let elements = set["elem"].as_array().cloned().unwrap_or_default();
@@ -88,23 +88,24 @@ fn mapped<'a>(map: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> (R
     let unknown = (RuleMatch::Perhaps, Verdict::Anything);
     let Some(all) = map["data"]["set"].as_array() else { return unknown };
     for pair in all {
-        let asked = serde_json::json!({ "op": "==", "left": map["key"], "right": pair[0] });
-        match fit(&asked, named) {
+        let expression = serde_json::json!({ "op": "==", "left": map["key"], "right": pair[0] });
+        match fit(&expression, named) {
             RuleMatch::No => {}
             RuleMatch::Perhaps => return unknown,
             RuleMatch::Yes => {
-                let told = pair[1].as_object().and_then(|told| told.iter().next());
-                let told = told.and_then(|(key, value)| verdict(key, value));
-                return told.map_or(unknown, |verdict| (RuleMatch::Yes, verdict));
+                let verdict_entry =
+                    pair[1].as_object().and_then(|verdict_entry| verdict_entry.iter().next());
+                let verdict_entry = verdict_entry.and_then(|(key, value)| verdict(key, value));
+                return verdict_entry.map_or(unknown, |verdict| (RuleMatch::Yes, verdict));
             }
         }
     }
     (RuleMatch::No, Verdict::Nothing)
 }
 
-fn fit<'a>(asked: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> RuleMatch {
-    let (left, right) = (&asked["left"], &asked["right"]);
-    let negated = asked["op"] == "!=";
+fn fit<'a>(expression: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> RuleMatch {
+    let (left, right) = (&expression["left"], &expression["right"]);
+    let negated = expression["op"] == "!=";
     let payload = &left["payload"];
     let fit = match (payload["protocol"].as_str(), payload["field"].as_str()) {
         (Some("udp" | "th"), Some("dport")) => matches_value(right, &Value::from(ROCE_PORT), named),

@@ -103,7 +103,7 @@ model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung f
 // Models Attention::armed, then Cq::sweep, which finds nothing; then the process sleeps. Weakened
 // otherwise: a thread that finds attention up continues, as if the thread that raised it had passed
 // the barrier.
-fn sleep(shared: &Shared, alert: &Alert, look: impl FnOnce() -> bool) -> bool {
+fn sleep(shared: &Shared, alert: &Alert, inspect: impl FnOnce() -> bool) -> bool {
     alert.arm();
     if weakened().otherwise {
         if shared.attention.swap(1, Ordering::SeqCst) != 1 {
@@ -112,7 +112,7 @@ fn sleep(shared: &Shared, alert: &Alert, look: impl FnOnce() -> bool) -> bool {
     } else {
         alert.raise(&shared.attention, 1, barrier);
     }
-    look()
+    inspect()
 }
 
 fn lowered(shared: &Shared) -> Alert {
@@ -227,8 +227,8 @@ model!(a_thread_that_relies_on_bells_misses_no_slot, 3, why: "missed",
         alert.raise(&shared.attention, 1, barrier);
         sender.join().expect("the sender ends");
         let seen = service.join().expect("the service thread ends");
-        let told = shared.kicked.load(Ordering::Acquire) == 1 && shared.take_bells() == 1;
-        assert!(seen || told, "missed");
+        let reported = shared.kicked.load(Ordering::Acquire) == 1 && shared.take_bells() == 1;
+        assert!(seen || reported, "missed");
     }
 );
 

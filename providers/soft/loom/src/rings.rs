@@ -166,7 +166,7 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
     }
 );
 
-// Models a responder and two pollers: `Qp::arrived`, `Qp::look` and `Qp::acknowledge`, with an
+// Models a responder and two pollers: `Qp::arrived`, `Qp::inspect` and `Qp::acknowledge`, with an
 // acknowledgement after the second unsuccessful look. Weakened otherwise: pollers count without the
 // slot's number.
 model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
@@ -177,29 +177,29 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             /// The responder's next slot, and the first slot that it has not acknowledged.
             responder: Mutex<(u32, u32)>,
             next: AtomicU32,
-            told: AtomicU32,
+            reported: AtomicU32,
             quiet: EmptyPolls,
         }
         impl Qp {
-            fn look(&self) {
+            fn inspect(&self) {
                 let next = self.next.load(Ordering::Acquire);
                 let counted = if weakened().otherwise { 5 } else { next };
-                if self.quiet.look(counted, MOST)
-                    && self.told.load(Ordering::Relaxed) != self.next.load(Ordering::Acquire)
+                if self.quiet.inspect(counted, MOST)
+                    && self.reported.load(Ordering::Relaxed) != self.next.load(Ordering::Acquire)
                 {
                     let mut responder = self.responder.lock();
                     responder.1 = responder.0;
-                    self.told.store(responder.0, Ordering::Relaxed);
+                    self.reported.store(responder.0, Ordering::Relaxed);
                 }
             }
         }
         let qp = Arc::new(Qp {
             responder: Mutex::new((5, 5)),
             next: AtomicU32::new(5),
-            told: AtomicU32::new(5),
+            reported: AtomicU32::new(5),
             quiet: EmptyPolls::new(),
         });
-        qp.look();
+        qp.inspect();
         let (served, looking) = (Arc::clone(&qp), Arc::clone(&qp));
         let responder = thread::spawn(move || {
             let mut responder = served.responder.lock();
@@ -208,12 +208,12 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             // Whether the acknowledgement can wait.
             !served.quiet.lasts(5, MOST)
         });
-        let poller = thread::spawn(move || looking.look());
-        qp.look();
+        let poller = thread::spawn(move || looking.inspect());
+        qp.inspect();
         let waits = responder.join().expect("the responder ends");
         poller.join().expect("the poller ends");
-        qp.look();
-        qp.look();
+        qp.inspect();
+        qp.inspect();
         assert!(!waits || qp.responder.lock().1 == 6, "never acknowledged");
     }
 );
@@ -326,10 +326,10 @@ model!(a_completion_is_polled_or_found_by_whoever_armed_the_queue, 3, why: "is h
         // Arms under the same lock, then polls.
         {
             let ring = cq.ring.lock();
-            let came = !ring.is_empty();
+            let received = !ring.is_empty();
             drop(ring);
             let polled = cq.pop();
-            assert!(!came || polled.is_some(), "a completion that came before the arming is hidden");
+            assert!(!received || polled.is_some(), "a completion that came before the arming is hidden");
             *armed.lock() = true;
         }
         pusher.join().expect("the pusher ends");

@@ -286,7 +286,7 @@ impl Listing {
     }
 
     /// Models Cq::look: `there` is the number of the QP's entries on the list.
-    fn look(&self, there: &mut u32) {
+    fn inspect(&self, there: &mut u32) {
         if self.inbox_used.load(Ordering::Acquire) {
             self.inbox_used.store(false, Ordering::Release);
             *there += std::mem::take(&mut *self.inbox.lock());
@@ -314,9 +314,9 @@ model!(a_qp_with_something_outstanding_is_on_the_list_once, 3, why: "listed 0 ti
             thread::spawn(move || listing.post())
         };
         let mut there = 1;
-        listing.look(&mut there);
+        listing.inspect(&mut there);
         poster.join().expect("the poster ends");
-        listing.look(&mut there);
+        listing.inspect(&mut there);
         assert_eq!(there, 1, "listed {there} times");
     }
 );

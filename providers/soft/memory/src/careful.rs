@@ -45,10 +45,10 @@ impl MappedRange {
     #[inline]
     pub fn is_mapped(&mut self, addr: u64, len: usize) -> bool {
         let Some(end) = addr.checked_add(len as u64) else { return false };
-        (self.from <= addr && end <= self.to) || self.ask(addr, len)
+        (self.from <= addr && end <= self.to) || self.query(addr, len)
     }
 
-    fn ask(&mut self, addr: u64, len: usize) -> bool {
+    fn query(&mut self, addr: u64, len: usize) -> bool {
         // Short messages have a packet of their own, so no packet follows. The memory ahead may be
         // a hole.
         let ahead = (len >= Self::OF_MANY).then(|| len.max(Self::AHEAD));
@@ -74,22 +74,25 @@ mod tests {
             assert_eq!(unsafe { libc::munmap((at + page * 4096) as *mut _, 4096) }, 0);
         };
         unmap(30);
-        let mut seen = MappedRange::default();
-        assert!(seen.is_mapped(at, 4096));
-        assert!(!seen.is_mapped(at + 30 * 4096, 4096), "it was not asked about");
+        let mut mapped = MappedRange::default();
+        assert!(mapped.is_mapped(at, 4096));
+        assert!(!mapped.is_mapped(at + 30 * 4096, 4096), "it was not asked about");
         unmap(5);
-        assert!(seen.is_mapped(at + 5 * 4096, 4096), "as was said of it before");
+        assert!(mapped.is_mapped(at + 5 * 4096, 4096), "as was said of it before");
         assert!(!MappedRange::default().is_mapped(at + 5 * 4096, 4096), "nobody has asked before");
-        let mut seen = MappedRange::default();
+        let mut mapped = MappedRange::default();
         let before_the_hole = at + 29 * 4096;
         assert!(
-            seen.is_mapped(before_the_hole, 4096),
+            mapped.is_mapped(before_the_hole, 4096),
             "what is ahead is a hole, and this is there"
         );
-        assert!(!seen.is_mapped(before_the_hole, 4097));
-        assert!(seen.is_mapped(at + 4096, 8));
-        assert!(!seen.is_mapped(at + 4096, 5 * 4096), "a short one says nothing of what is ahead");
-        assert!(!seen.is_mapped(u64::MAX - 10, 100));
+        assert!(!mapped.is_mapped(before_the_hole, 4097));
+        assert!(mapped.is_mapped(at + 4096, 8));
+        assert!(
+            !mapped.is_mapped(at + 4096, 5 * 4096),
+            "a short one says nothing of what is ahead"
+        );
+        assert!(!mapped.is_mapped(u64::MAX - 10, 100));
     }
 
     #[test]

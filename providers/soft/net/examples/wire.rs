@@ -291,8 +291,8 @@ fn sink_udp(pmtu: Pmtu, bare: Bare) {
         }
     }
     namespace::wait_for_line();
-    let took = last - begun.expect("it began");
-    println!("{:.0} B/s", bytes as f64 / took.as_secs_f64());
+    let duration = last - begun.expect("it began");
+    println!("{:.0} B/s", bytes as f64 / duration.as_secs_f64());
 }
 
 fn sink(mut host: Host) {

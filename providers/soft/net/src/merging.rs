@@ -25,7 +25,11 @@ impl Merging {
 
     /// Records a call that received `count` datagrams; `is_merged` tells whether one of them has
     /// several packets. Returns whether to switch merging on or off.
-    pub(crate) fn saw(&mut self, count: usize, is_merged: impl FnOnce() -> bool) -> Option<bool> {
+    pub(crate) fn record(
+        &mut self,
+        count: usize,
+        is_merged: impl FnOnce() -> bool,
+    ) -> Option<bool> {
         let is_alone = match (self.may, self.is_on, count) {
             (false, ..) | (_, _, 0) => return None,
             (_, true, 1) => !is_merged(),
@@ -49,18 +53,18 @@ mod tests {
     #[test]
     fn merging_ends_after_many_single_datagrams_and_begins_again_after_two_merged_ones() {
         let mut merging = Merging::new(true);
-        let alone = |merging: &mut Merging| merging.saw(1, || false);
+        let alone = |merging: &mut Merging| merging.record(1, || false);
         for _ in 0..3 {
             assert!((1..ENOUGH).all(|_| alone(&mut merging).is_none()));
-            assert_eq!(merging.saw(1, || true), None, "it is counted anew");
+            assert_eq!(merging.record(1, || true), None, "it is counted anew");
         }
         assert!((1..ENOUGH).all(|_| alone(&mut merging).is_none()));
-        assert_eq!(merging.saw(0, || false), None, "nothing came");
+        assert_eq!(merging.record(0, || false), None, "nothing came");
         assert_eq!(alone(&mut merging), Some(false));
         assert!((0..1000).all(|_| alone(&mut merging).is_none()));
-        assert_eq!(merging.saw(2, || false), Some(true));
-        assert_eq!(merging.saw(2, || false), None);
+        assert_eq!(merging.record(2, || false), Some(true));
+        assert_eq!(merging.record(2, || false), None);
         let mut never = Merging::new(false);
-        assert!((0..1000).all(|n| never.saw(n % 3, || false).is_none()));
+        assert!((0..1000).all(|n| never.record(n % 3, || false).is_none()));
     }
 }

@@ -127,7 +127,7 @@ impl Receiver {
             }
         };
         let first = || self.incoming.get(0).is_some_and(|received| received.is_merged());
-        if let Some(on) = self.merging.saw(count, first) {
+        if let Some(on) = self.merging.record(count, first) {
             // Ignore a failure: the previous setting works too.
             option::merge(&self.socket, on);
         }

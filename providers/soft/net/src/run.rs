@@ -52,7 +52,8 @@ impl<'a> Iterator for DatagramRun<'_, 'a> {
             let (first, taken) = (&self.first, self.taken);
             let next = self.datagrams.next_if(|next| {
                 let fits = taken + next.bytes.len() <= MOST && !next.is_cut;
-                fits && way(first) == way(next) && steering::probed(next.bytes).is_none()
+                fits && header_fields(first) == header_fields(next)
+                    && steering::probed(next.bytes).is_none()
             })?;
             self.taken += next.bytes.len();
             self.rest = next.packets();
@@ -61,6 +62,6 @@ impl<'a> Iterator for DatagramRun<'_, 'a> {
 }
 
 /// All header fields of a datagram.
-fn way<'d>(it: &'d Datagram<'_>) -> impl PartialEq + use<'d> {
+fn header_fields<'d>(it: &'d Datagram<'_>) -> impl PartialEq + use<'d> {
     (it.from, it.to, it.interface, it.traffic_class, it.hop_limit)
 }

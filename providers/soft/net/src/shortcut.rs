@@ -86,7 +86,7 @@ impl Shortcut {
     /// Learns how the kernel numbers packets.
     fn learn(&mut self, path: &Path) -> io::Result<()> {
         sys::option::tell_sent(&self.socket, true)?;
-        let [first, second] = [self.ask(path)?, self.ask(path)?];
+        let [first, second] = [self.query_identification(path)?, self.query_identification(path)?];
         sys::option::tell_sent(&self.socket, false)?;
         self.step = second.wrapping_sub(first);
         self.next = second.wrapping_add(self.step);
@@ -94,19 +94,19 @@ impl Shortcut {
     }
 
     /// Sends an empty datagram; returns its identification.
-    fn ask(&self, path: &Path) -> io::Result<u16> {
+    fn query_identification(&self, path: &Path) -> io::Result<u16> {
         sys::send_connected(sys::fd(&self.socket), &[])?;
         // The report precedes the return of the sending call.
-        let mut told = [0; 256];
-        let len = sys::sent(sys::fd(&self.socket), &mut told)?;
-        let number = identification(told.get(..len).unwrap_or_default(), path);
+        let mut reported = [0; 256];
+        let len = sys::sent(sys::fd(&self.socket), &mut reported)?;
+        let number = identification(reported.get(..len).unwrap_or_default(), path);
         number.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
 }
 
 /// The identification of an empty datagram on `path`, behind any lower headers.
-fn identification(told: &[u8], path: &Path) -> Option<u16> {
-    let (ip, udp) = told.last_chunk::<HEADERS>()?.split_first_chunk::<20>()?;
+fn identification(reported: &[u8], path: &Path) -> Option<u16> {
+    let (ip, udp) = reported.last_chunk::<HEADERS>()?.split_first_chunk::<20>()?;
     let [0x45, _, 0, 28, n1, n0, _, _, _, 17, _, _, source @ .., d3, d2, d1, d0] = *ip else {
         return None;
     };
@@ -149,7 +149,11 @@ mod tests {
                 shortcut.send(&[4; 40]).expect("room");
             }
             sys::option::tell_sent(&shortcut.socket, true).expect("an option");
-            assert_eq!(shortcut.ask(&path).expect("told"), shortcut.next, "after {packets}");
+            assert_eq!(
+                shortcut.query_identification(&path).expect("told"),
+                shortcut.next,
+                "after {packets}"
+            );
             sys::option::tell_sent(&shortcut.socket, false).expect("an option");
             shortcut.next = shortcut.next.wrapping_add(shortcut.step);
         }
@@ -158,14 +162,14 @@ mod tests {
     #[test]
     fn an_identification_is_read_only_from_the_datagram_that_was_sent() {
         let path = path();
-        let mut told = TOLD;
-        told[34..36].copy_from_slice(&path.source_port().to_be_bytes());
-        assert_eq!(identification(&told, &path), Some(0xc8cf));
-        for len in 0..told.len() {
-            assert_eq!(identification(&told[..len], &path), None, "cut after {len}");
+        let mut reported = TOLD;
+        reported[34..36].copy_from_slice(&path.source_port().to_be_bytes());
+        assert_eq!(identification(&reported, &path), Some(0xc8cf));
+        for len in 0..reported.len() {
+            assert_eq!(identification(&reported[..len], &path), None, "cut after {len}");
         }
         for at in [14, 17, 23, 26, 30, 34] {
-            let mut other = told;
+            let mut other = reported;
             other[at] ^= 1;
             assert_eq!(identification(&other, &path), None, "byte {at} is another");
         }

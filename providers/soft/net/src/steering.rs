@@ -50,7 +50,7 @@ pub fn probed(datagram: &[u8]) -> Option<u16> {
 ///
 /// # Errors
 /// The error of the sending socket; or the local host is unreachable.
-pub fn ask(of: IpAddr, port: u16, count: u16) -> io::Result<()> {
+pub fn send_probes(of: IpAddr, port: u16, count: u16) -> io::Result<()> {
     let to: IpAddr = match of {
         IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),

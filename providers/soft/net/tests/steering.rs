@@ -1,7 +1,7 @@
 //! Tests of steering: several sockets share a port, and each gets the packets of its QPNs, even
 //! after others closed.
 
-use ferroverbs_net::steering::{Bits, ask, probed, sharers};
+use ferroverbs_net::steering::{Bits, probed, send_probes, sharers};
 use ferroverbs_net::*;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -61,7 +61,7 @@ fn places(group: &mut [Receiver]) -> Vec<u16> {
     // sockets.
     let listed = || sharers(any, port).expect("a list") == group.len();
     assert!((0..1000).any(|_| listed()), "{} sockets", group.len());
-    ask(any, port, group.len() as u16).expect("probes");
+    send_probes(any, port, group.len() as u16).expect("probes");
     let places = came(group).into_iter().map(|came| {
         assert_eq!(came.len(), 1, "one probe each");
         probed(&came[0]).expect("a probe")

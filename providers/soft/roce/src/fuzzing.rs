@@ -92,10 +92,10 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     let mut run = Run { qp, now, posted: 0, completed: 0, held, opcodes: [false; 256] };
     while !script.0.is_empty() {
         run.act(&mut script);
-        run.look();
+        run.inspect();
     }
     run.qp.fail();
-    run.look();
+    run.inspect();
     assert_eq!(run.posted, run.completed, "each request completes once");
     run.opcodes
 }
@@ -238,7 +238,7 @@ impl Run {
     }
 
     /// Sends all packets and checks all events.
-    fn look(&mut self) {
+    fn inspect(&mut self) {
         let mut sent = 0;
         while let Some(transmit) = self.qp.poll_transmit(self.now) {
             sent += 1;

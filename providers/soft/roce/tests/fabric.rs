@@ -17,7 +17,7 @@ fn check(report: &Report) {
     assert!(report.most_queued <= small().queue, "the queue is bounded by its size");
     let samples = &report.samples;
     let seen = samples.iter().map(|sample| sample.utilisation).sum::<f64>();
-    let whole = report.utilisation * report.took.as_secs_f64() / BETWEEN.as_secs_f64();
+    let whole = report.utilisation * report.elapsed.as_secs_f64() / BETWEEN.as_secs_f64();
     assert!((seen - whole).abs() < 1e-3 * whole, "samples show {seen} of {whole}");
     for (sample, n) in samples.iter().zip(1..) {
         assert_eq!(sample.at, n * BETWEEN);

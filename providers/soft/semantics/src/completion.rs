@@ -185,7 +185,7 @@ pub struct CompletionRing {
     popped: u64,
     armed: Armed,
     /// Position of the completion whose event no thread has received yet.
-    told: Option<u64>,
+    reported: Option<u64>,
     /// The result of `positions` at the last reminder.
     reminded: Option<(u64, u64)>,
 }
@@ -211,7 +211,7 @@ impl CompletionRing {
             pushed: 0,
             popped: 0,
             armed: Armed::No,
-            told: None,
+            reported: None,
             reminded: None,
         };
         ring.update_plain_limit();
@@ -299,7 +299,7 @@ impl CompletionRing {
         }
         self.armed = Armed::No;
         self.update_plain_limit();
-        self.told = Some(self.pushed - 1);
+        self.reported = Some(self.pushed - 1);
         PushOutcome::Event
     }
 
@@ -436,8 +436,8 @@ impl CompletionRing {
     /// As `pop_stamped`, but hides once a completion whose event no thread has received. The
     /// application finds the completion when the event arrives.
     pub fn pop_without_event(&mut self) -> Option<(Cqe, Stamped)> {
-        if self.told == Some(self.popped) {
-            self.told = None;
+        if self.reported == Some(self.popped) {
+            self.reported = None;
             return None;
         }
         self.pop_stamped()
@@ -445,7 +445,7 @@ impl CompletionRing {
 
     /// Records that a thread received an event of the queue.
     pub const fn event_taken(&mut self) {
-        self.told = None;
+        self.reported = None;
     }
 
     /// Arms the queue; `Any` is kept over `Solicited`. Returns whether the queue was unarmed
@@ -476,7 +476,7 @@ impl CompletionRing {
             && self.reminded != Some(now);
         if reminds {
             self.disarm();
-            self.told = Some(self.popped);
+            self.reported = Some(self.popped);
             self.reminded = Some(now);
         }
         reminds
@@ -497,7 +497,7 @@ impl CompletionRing {
             due: self.due,
             popped: self.popped,
             pushed: self.pushed,
-            told: self.told,
+            reported: self.reported,
             reminded: self.reminded,
             ..Self::new(capacity, self.reads, self.overwrites)?
         };

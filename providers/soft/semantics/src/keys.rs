@@ -65,23 +65,25 @@ pub enum AccessDenied {
 }
 
 impl KeyEntry {
-    /// The location of the bytes of `asked`, if the key permits the access.
+    /// The location of the bytes of `requested`, if the key permits the access.
     ///
     /// # Errors
     /// The first violated rule, in the order of [`AccessDenied`].
     #[inline]
-    pub const fn admit(&self, asked: &Access) -> Result<AccessibleRange, AccessDenied> {
-        if self.rkey != asked.rkey {
+    pub const fn admit(&self, requested: &Access) -> Result<AccessibleRange, AccessDenied> {
+        if self.rkey != requested.rkey {
             return Err(AccessDenied::Key);
         }
-        if self.pd != asked.pd as u64 {
+        if self.pd != requested.pd as u64 {
             return Err(AccessDenied::Domain);
         }
-        if self.access & asked.need != asked.need {
+        if self.access & requested.need != requested.need {
             return Err(AccessDenied::Right);
         }
-        let Some(va) = self.at(asked.addr, asked.len) else { return Err(AccessDenied::Range) };
-        if self.qpn != 0 && self.qpn != asked.qpn {
+        let Some(va) = self.at(requested.addr, requested.len) else {
+            return Err(AccessDenied::Range);
+        };
+        if self.qpn != 0 && self.qpn != requested.qpn {
             return Err(AccessDenied::Qp);
         }
         Ok(AccessibleRange { va, access: self.access })
@@ -137,9 +139,9 @@ mod tests {
             (AccessDenied::Range, |a| a.len = u64::MAX),
         ];
         for (why, change) in wrong {
-            let mut asked = ASKED;
-            change(&mut asked);
-            assert_eq!(ENTRY.admit(&asked), Err(why), "{asked:?}");
+            let mut requested = ASKED;
+            change(&mut requested);
+            assert_eq!(ENTRY.admit(&requested), Err(why), "{requested:?}");
         }
         let window = KeyEntry { qpn: 6, ..ENTRY };
         assert_eq!(window.admit(&ASKED), Err(AccessDenied::Qp));

@@ -79,9 +79,9 @@ pub fn modify(
         return Err(Refused::Unsupported);
     }
     if given & IBV_QP_CUR_STATE != 0 {
-        let said = QpState::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
-        let sayable = matches!(said, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-        if !sayable || said != now {
+        let output = QpState::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
+        let sayable = matches!(output, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        if !sayable || output != now {
             return Err(Refused::Invalid);
         }
     }
@@ -455,13 +455,13 @@ mod tests {
         }
     }
 
-    fn ask(kind: QpType, from: QpState, to: QpState, mask: u32) -> Result<Changes, Refused> {
+    fn changes_of(kind: QpType, from: QpState, to: QpState, mask: u32) -> Result<Changes, Refused> {
         modify(kind, from, &values(from, to), IBV_QP_STATE | mask, &LIMITS)
     }
 
     #[test]
     fn every_attribute_is_required_allowed_or_refused_as_the_table_says() {
-        let mut asked = 0;
+        let mut requested = 0;
         for kind in KINDS {
             for (from, to) in STATES.iter().flat_map(|f| STATES.iter().map(move |t| (*f, *t))) {
                 let rule = RULES.iter().find(|r| (r.0, r.1, r.2) == (kind, from, to));
@@ -470,7 +470,7 @@ mod tests {
                     (None, Reset | QpState::Err) => (0, ignored(kind)),
                     (None, _) => {
                         for mask in [0, PKEY | PORT | ACCESS, PKEY | PORT | QKEY, TO_RTR, SQ] {
-                            let refused = ask(kind, from, to, mask);
+                            let refused = changes_of(kind, from, to, mask);
                             assert_eq!(refused, Err(Refused::Invalid), "{kind:?} {from:?} {to:?}");
                         }
                         continue;
@@ -479,26 +479,26 @@ mod tests {
                 // A `cur_qp_state` outside these states is always refused.
                 let sayable = matches!(from, Rtr | Rts | Sqd | Sqe);
                 let optional = if sayable { optional } else { optional & !CUR };
-                assert!(ask(kind, from, to, required).is_ok(), "{kind:?} {from:?} {to:?}");
+                assert!(changes_of(kind, from, to, required).is_ok(), "{kind:?} {from:?} {to:?}");
                 assert!(
-                    ask(kind, from, to, required | optional).is_ok(),
+                    changes_of(kind, from, to, required | optional).is_ok(),
                     "{kind:?} {from:?} {to:?}"
                 );
                 for bit in (1..21).map(|bit| 1 << bit).filter(|bit| *bit != IBV_QP_ALT_PATH) {
                     let outcome = if required & bit != 0 {
-                        ask(kind, from, to, required & !bit)
+                        changes_of(kind, from, to, required & !bit)
                     } else {
-                        ask(kind, from, to, required | bit)
+                        changes_of(kind, from, to, required | bit)
                     };
                     let good = optional & bit != 0;
                     assert_eq!(outcome.is_ok(), good, "{kind:?} {from:?} {to:?} {bit:#x}");
-                    asked += 1;
+                    requested += 1;
                 }
                 // Migration needs an alternate path, which this adapter lacks.
-                assert!(ask(kind, from, to, required | IBV_QP_ALT_PATH).is_err());
+                assert!(changes_of(kind, from, to, required | IBV_QP_ALT_PATH).is_err());
             }
         }
-        assert!(asked > 2000, "{asked}");
+        assert!(requested > 2000, "{requested}");
     }
 
     #[test]
@@ -545,7 +545,7 @@ mod tests {
 
     #[test]
     fn a_transition_says_what_it_does() {
-        let step = |kind, from, to, mask| ask(kind, from, to, mask).map(|c| c.step);
+        let step = |kind, from, to, mask| changes_of(kind, from, to, mask).map(|c| c.step);
         let sends = |resumes, undrains| Ok(Step::Send { resumes, undrains });
         assert_eq!(step(Rc, Rts, Reset, 0), Ok(Step::Reset));
         assert_eq!(step(Rc, Reset, QpState::Err, 0), Ok(Step::Fail { used: false }));

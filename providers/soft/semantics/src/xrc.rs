@@ -6,10 +6,10 @@
 ///
 /// `life` is the word that the queue's owner publishes: 0 for no queue, otherwise the protection
 /// domain in its lower half. `None`: there is no queue, or its XRC domain (`of`) differs from the
-/// QP's (`asked`). The request is then refused (IBTA 1.7 A14.5: invalid RD request).
+/// QP's (`requested`). The request is then refused (IBTA 1.7 A14.5: invalid RD request).
 #[inline]
-pub fn names<Domain: PartialEq>(life: u64, of: &Domain, asked: &Domain) -> Option<u32> {
-    (life != 0 && of == asked).then_some(life as u32)
+pub fn names<Domain: PartialEq>(life: u64, of: &Domain, requested: &Domain) -> Option<u32> {
+    (life != 0 && of == requested).then_some(life as u32)
 }
 
 #[cfg(test)]

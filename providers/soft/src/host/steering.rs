@@ -168,7 +168,7 @@ pub(super) fn probe_other_sockets() {
 
 fn send_probes(any: IpAddr, count: usize) {
     // Without probes the positions stay as published.
-    let _ = steering::ask(any, PORT, u16::try_from(count).unwrap_or(u16::MAX));
+    let _ = steering::send_probes(any, PORT, u16::try_from(count).unwrap_or(u16::MAX));
 }
 
 /// The open sockets with their families.

@@ -1,19 +1,24 @@
-//! A lock that is held for some tens of instructions.
+//! A lock that its holder keeps for some tens of instructions.
 //!
-//! The release of a lock on which threads may sleep takes a second locked instruction, to learn
-//! whether a thread sleeps. The locks that every message takes several times use this type instead.
-//! Their holders never copy more than a short message and never wait. The release is a plain store,
-//! and a waiting thread retries. No other data may be guarded this way, because the lock is unfair.
-//! (A delayed event is sent under such a lock, rarely: docs/design/locking-soft.md.)
+//! Use a spin lock only for data that every message needs several times. The holder copies at most
+//! one short message, and never waits. All other data needs a mutex, because a spin lock is unfair:
+//! a thread can wait while others take the lock again and again.
+//!
+//! The reason for the type is the price of a release. A mutex whose waiting threads sleep needs a
+//! locked instruction to learn whether a thread sleeps. Here a release is a plain store, and each
+//! waiting thread retries. One exception sends a delayed event under the lock
+//! (docs/design/locking-soft.md).
 
 use lock_api::{GuardSend, RawMutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Number of attempts before a waiting thread yields, and before it sleeps between attempts.
-const SPINS: u32 = 100;
+/// The attempt from which a waiting thread yields its processor after each attempt.
+const YIELDS_FROM: u32 = 100;
+/// The attempt from which a waiting thread sleeps after each attempt.
 const SLEEPS_FROM: u32 = 120;
-/// The holder may need our processor at a lower priority, so sleep.
+/// The pause of a sleeping thread. The thread sleeps, because the holder may have a lower priority
+/// and need this processor.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// The raw lock; see the module.
@@ -63,8 +68,8 @@ impl RawSpinLock {
                 return;
             }
             match round {
-                0..SPINS => std::hint::spin_loop(),
-                SPINS..SLEEPS_FROM => std::thread::yield_now(),
+                0..YIELDS_FROM => std::hint::spin_loop(),
+                YIELDS_FROM..SLEEPS_FROM => std::thread::yield_now(),
                 _ => std::thread::sleep(SLEEP),
             }
             round += 1;
@@ -108,15 +113,15 @@ mod tests {
         let held = lock.lock();
         assert!(lock.is_locked() && lock.try_lock().is_none());
         let other = Arc::clone(&lock);
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let waiter = std::thread::spawn(move || {
-            tell.send(ThreadHandle::own()).expect("somebody listens");
+            sender.send(ThreadHandle::own()).expect("the test holds the receiver");
             drop(other.lock());
         });
-        let (looked, end) =
-            (told.recv().expect("it runs"), Instant::now() + Duration::from_secs(20));
-        while !looked.sleeps() {
-            assert!(!waiter.is_finished() && Instant::now() < end, "it does not sleep");
+        let (waiter_thread, end) =
+            (receiver.recv().expect("the waiter runs"), Instant::now() + Duration::from_secs(20));
+        while !waiter_thread.sleeps() {
+            assert!(!waiter.is_finished() && Instant::now() < end, "the waiter does not sleep");
         }
         drop(held);
         waiter.join().expect("no panic");

@@ -154,10 +154,12 @@ impl Core {
         let who = self.check_user(socket).map_err(PeerError::Refused)?;
         let hello = self.introduce(socket, HandshakeMessage::Hello(self.introduction(false)));
         hello.map_err(|errno| self.unsent(slot, errno))?;
-        let (said, fds) = loop {
+        let (output, fds) = loop {
             match receive(socket).map_err(|why| own_failure(why, Errno::EMFILE))? {
-                FromSocket::Message(HandshakeMessage::Welcome(said), fds) if said.slot == slot => {
-                    break (said, fds);
+                FromSocket::Message(HandshakeMessage::Welcome(output), fds)
+                    if output.slot == slot =>
+                {
+                    break (output, fds);
                 }
                 FromSocket::Message(HandshakeMessage::Refused(why), _) => {
                     return Err(PeerError::Refused(why));
@@ -182,7 +184,8 @@ impl Core {
                 return Ok(None);
             }
         };
-        let parts = self.examine(&said, fds, who).map_err(|why| own_failure(why, Errno::ENOMEM))?;
+        let parts =
+            self.examine(&output, fds, who).map_err(|why| own_failure(why, Errno::ENOMEM))?;
         let confirm = HandshakeMessage::Confirm { attached: parts.can_attach }.emit();
         socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))

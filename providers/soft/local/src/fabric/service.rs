@@ -177,15 +177,15 @@ impl Service {
 
     pub(super) fn recheck_unconfirmed(&mut self) {
         let now = Instant::now();
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         for one in self.unconfirmed.iter_mut().filter(|one| one.at <= now) {
             if self.core.lease.is_gone(one.peer.slot, one.peer.pid) {
-                gone.push(Arc::clone(&one.peer));
+                removed.push(Arc::clone(&one.peer));
             }
             one.at = now + one.pause;
             one.pause = (one.pause * 2).min(MAX_RECHECK);
         }
-        gone.iter().for_each(|peer| self.handle_death(peer));
+        removed.iter().for_each(|peer| self.handle_death(peer));
         self.unconfirmed.retain(|one| !one.peer.death_reported.load(Relaxed));
     }
 

@@ -87,8 +87,8 @@ pub struct Unchecked<T>(T);
 impl<T> Unchecked<T> {
     /// Wraps a value that came from outside.
     #[inline(always)]
-    pub const fn new(said: T) -> Self {
-        Self(said)
+    pub const fn new(output: T) -> Self {
+        Self(output)
     }
 }
 

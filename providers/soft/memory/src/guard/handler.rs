@@ -11,15 +11,17 @@ type SigAction = unsafe extern "C" fn(c_int, *const libc::sigaction, *mut libc::
 
 /// `sigaction(2)` of the C library. The handler may call the function (`signal-safety(7)`).
 static SIGACTION: OnceLock<SigAction> = OnceLock::new();
-/// The actions of SIGSEGV and SIGBUS before [`arm`].
-static BEFORE: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
+/// The actions of SIGSEGV and SIGBUS when [`arm`] was called; passed on to by
+/// [`call_previous_handler`].
+static PREVIOUS_ACTIONS: [OnceLock<libc::sigaction>; 2] = [const { OnceLock::new() }; 2];
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
+/// Installs [`on_fault`] for SIGSEGV and SIGBUS, once, and keeps the previous actions.
 pub(super) fn arm() {
     routines::choose();
     let sigaction = *SIGACTION.get_or_init(of_libc);
-    for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
-        before.get_or_init(|| {
+    for (signal, previous) in SIGNALS.into_iter().zip(&PREVIOUS_ACTIONS) {
+        previous.get_or_init(|| {
             let mut old = MaybeUninit::<libc::sigaction>::zeroed();
             // SAFETY: with a NULL action the call only fills `old`; zeros are a valid action.
             let old = unsafe {
@@ -41,7 +43,8 @@ pub(super) fn arm() {
 }
 
 /// `sigaction(2)` of the C library itself. Some libraries, UCX among them, define a `sigaction`
-/// that ignores new handlers for error signals. Our handler passes their faults on.
+/// that ignores new handlers for error signals. [`on_fault`] passes faults of other code on to the
+/// handlers of these libraries.
 fn of_libc() -> SigAction {
     // SAFETY: the strings end with NUL; the library is loaded already; the symbol has this type.
     unsafe {
@@ -59,7 +62,7 @@ extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void
     let is_ours = unsafe { (*info).si_code > 0 && end_copy(info, context.cast()) };
     if !is_ours {
         // SAFETY: the kernel passes valid pointers to a handler with SA_SIGINFO.
-        unsafe { hand_on(signal, info, context) };
+        unsafe { call_previous_handler(signal, info, context) };
     }
 }
 
@@ -122,18 +125,18 @@ unsafe fn end_call(context: &mut mcontext_t, value: usize) {
     context.regs[0] = value as u64;
 }
 
-/// Takes the action of before [`arm`].
+/// Does what the program's own signal action would do: calls its handler, or ends the process.
 ///
 /// # Safety
 /// The arguments are those of the signal handler.
-unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    let before = BEFORE[usize::from(signal == libc::SIGBUS)].get();
+unsafe fn call_previous_handler(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let previous = PREVIOUS_ACTIONS[usize::from(signal == libc::SIGBUS)].get();
     // SAFETY: the contract of this function.
-    let is_sent = unsafe { (*info).si_code <= 0 };
-    let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
-    let flags = before.map_or(0, |before| before.sa_flags);
+    let is_from_process = unsafe { (*info).si_code <= 0 };
+    let handler = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
+    let flags = previous.map_or(0, |previous| previous.sa_flags);
     let Some(sigaction) = SIGACTION.get() else { return };
-    if handler == libc::SIG_IGN && is_sent {
+    if handler == libc::SIG_IGN && is_from_process {
         return;
     }
     if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) || flags & libc::SA_RESETHAND != 0 {
@@ -146,7 +149,7 @@ unsafe fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     if matches!(handler, libc::SIG_DFL | libc::SIG_IGN) {
         // The faulting instruction runs again after the return. A signal from kill(2) is sent
         // again, and stays blocked until the return.
-        if is_sent {
+        if is_from_process {
             // SAFETY: raise(3) touches no memory of ours.
             unsafe { libc::raise(signal) };
         }

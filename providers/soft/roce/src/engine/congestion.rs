@@ -314,13 +314,13 @@ mod tests {
         let mut congestion = congestion();
         let mut now = Time::default();
         for index in 0..4000 {
-            let took = if index < 100 { Duration::from_micros(20) } else { round_trip };
-            now = now.after(took / 10);
+            let elapsed = if index < 100 { Duration::from_micros(20) } else { round_trip };
+            now = now.after(elapsed / 10);
             if index % one_of == 0 {
                 congestion.missed(1);
                 congestion.lost(now, selective);
             } else {
-                congestion.acknowledged(now, 1024, 1, Some(took));
+                congestion.acknowledged(now, 1024, 1, Some(elapsed));
             }
         }
         congestion

@@ -30,7 +30,7 @@ pub(super) struct Responder {
     /// Packets held since the last report to the peer.
     held_since_report: u32,
     /// The question without an answer.
-    asked: Option<OpenQuestion>,
+    requested: Option<OpenQuestion>,
     pub(super) answers: ResponseQueue,
     /// Number of posted receives, if the caller reports it.
     pub(super) receives: Option<u32>,
@@ -110,7 +110,7 @@ impl Responder {
             gap_reported: false,
             held: HeldPackets::NONE,
             held_since_report: 0,
-            asked: None,
+            requested: None,
             answers: ResponseQueue::new(shared.config.responder_resources),
             receives: None,
             release_next: false,
@@ -124,7 +124,7 @@ impl Responder {
     }
 
     pub(super) fn receive(&mut self, incoming: Incoming, shared: &mut QpShared) -> Step {
-        if self.asked.is_some() {
+        if self.requested.is_some() {
             return Step::Dropped(DropReason::Busy);
         }
         match incoming.psn.since(self.expected) {
@@ -321,69 +321,69 @@ impl Responder {
         then: OnAccept,
     ) {
         let Incoming { psn, ack_request, .. } = *incoming;
-        self.asked = Some(OpenQuestion { psn, packets, partial, ack_request, then });
+        self.requested = Some(OpenQuestion { psn, packets, partial, ack_request, then });
     }
 
     /// Handles the answer to the question.
     pub(super) fn answer(&mut self, answer: ResponderReply, shared: &mut QpShared) {
-        let Some(asked) = self.asked.take() else { return };
-        match (answer, asked.then) {
+        let Some(requested) = self.requested.take() else { return };
+        match (answer, requested.then) {
             (ResponderReply::Accepted, OnAccept::Again(read, part)) => {
-                self.answers.repeat(asked.psn, read, ResultKind::Read(part), self.msn);
+                self.answers.repeat(requested.psn, read, ResultKind::Read(part), self.msn);
             }
             (ResponderReply::Refused(refusal), OnAccept::Again(..)) => {
-                self.refuse_again(asked.psn, refusal)
+                self.refuse_again(requested.psn, refusal)
             }
             // The requester repeats the READ if it still waits.
             (ResponderReply::Rnr, OnAccept::Again(..)) => {}
             (ResponderReply::Accepted, OnAccept::Acknowledge) => {
-                self.accept(&asked);
+                self.accept(&requested);
                 // Held packets are executed in a row, so a queued acknowledgement must cover this
                 // packet too.
-                if asked.ack_request || self.answers.is_acknowledging() {
+                if requested.ack_request || self.answers.is_acknowledging() {
                     self.acknowledge_newest(shared);
                 }
             }
             (ResponderReply::Accepted, OnAccept::Read(read, region)) => {
-                self.finish(&asked, read, ResultKind::Read(region));
+                self.finish(&requested, read, ResultKind::Read(region));
             }
             (ResponderReply::Accepted, OnAccept::Empty) => {
-                self.finish(&asked, 0, ResultKind::Empty)
+                self.finish(&requested, 0, ResultKind::Empty)
             }
             (ResponderReply::Original(value), OnAccept::Atomic(atomic)) => {
-                self.finish(&asked, 0, ResultKind::Atomic(atomic, value));
+                self.finish(&requested, 0, ResultKind::Atomic(atomic, value));
             }
             (ResponderReply::Rnr, _) => {
                 shared.counters.out_of_buffer += 1;
                 let rnr = Syndrome::Rnr(shared.config.rnr_timer);
-                self.answers.acknowledge(asked.psn, rnr, self.msn);
+                self.answers.acknowledge(requested.psn, rnr, self.msn);
                 // The peer repeats all later packets, which are dropped silently until then.
                 (self.gap_reported, self.held) = (true, HeldPackets::NONE);
                 self.held_since_report = 0;
             }
-            (ResponderReply::Refused(refusal), _) => self.refuse(asked.psn, refusal, shared),
+            (ResponderReply::Refused(refusal), _) => self.refuse(requested.psn, refusal, shared),
             // The answer does not fit the question: an error of the caller, reported to the peer.
             (ResponderReply::Accepted | ResponderReply::Original(_), _) => {
-                self.refuse(asked.psn, Refusal::RemoteOperation, shared);
+                self.refuse(requested.psn, Refusal::RemoteOperation, shared);
             }
         }
     }
 
-    fn finish(&mut self, asked: &OpenQuestion, read: u64, what: ResultKind) {
-        self.accept(asked);
-        self.answers.answer(asked.psn, asked.packets, read, what, self.msn);
+    fn finish(&mut self, requested: &OpenQuestion, read: u64, what: ResultKind) {
+        self.accept(requested);
+        self.answers.answer(requested.psn, requested.packets, read, what, self.msn);
     }
 
     /// Advances past an executed request.
-    fn accept(&mut self, asked: &OpenQuestion) {
-        self.expected = self.expected.add(asked.packets);
-        self.partial = asked.partial;
+    fn accept(&mut self, requested: &OpenQuestion) {
+        self.expected = self.expected.add(requested.packets);
+        self.partial = requested.partial;
         self.gap_reported = false;
         if self.partial.is_none() {
             self.msn = self.msn.next();
         }
         let mut is_held = false;
-        for _ in 0..asked.packets.min(crate::wire::HELD_BITS) {
+        for _ in 0..requested.packets.min(crate::wire::HELD_BITS) {
             is_held = self.held.advance();
         }
         self.release_next = is_held;

@@ -28,7 +28,7 @@ pub(super) struct Receiver {
     expected: Psn,
     partial: Option<UnfinishedMessage>,
     /// The message in progress if the open question is answered with success.
-    asked: Option<Option<UnfinishedMessage>>,
+    requested: Option<Option<UnfinishedMessage>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -176,7 +176,7 @@ impl Sender {
 
 impl Receiver {
     pub(super) fn new(expected: Psn) -> Self {
-        Self { expected, partial: None, asked: None }
+        Self { expected, partial: None, requested: None }
     }
 
     pub(super) fn receive(
@@ -186,7 +186,7 @@ impl Receiver {
         payload: Range<usize>,
         shared: &mut QpShared,
     ) -> Step {
-        if self.asked.is_some() {
+        if self.requested.is_some() {
             return Step::Dropped(DropReason::Busy);
         }
         let psn = packet.bth.psn;
@@ -274,13 +274,13 @@ impl Receiver {
                 )
             }
         };
-        self.asked = Some(after);
+        self.requested = Some(after);
         Step::Ask(ask)
     }
 
     /// Handles the answer. A refused message is dropped silently to its end.
     pub(super) fn answer(&mut self, answer: ResponderReply, shared: &mut QpShared) {
-        let Some(after) = self.asked.take() else { return };
+        let Some(after) = self.requested.take() else { return };
         match answer {
             ResponderReply::Accepted => self.partial = after,
             ResponderReply::Rnr => {

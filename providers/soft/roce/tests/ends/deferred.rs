@@ -39,11 +39,11 @@ fn requests_execute_once_in_order_despite_late_answers() {
         for (delay, seed) in [(0, 0x101), (5, 0x102), (300, 0x103)] {
             for kind in KINDS {
                 let mut world = world(service, Duration::from_micros(delay), 0, seed);
-                let took = run(kind, &mut world);
+                let elapsed = run(kind, &mut world);
                 let end = &world.ends[1];
                 assert!(end.drops.iter().all(|drop| *drop == DropReason::Busy), "{:?}", end.drops);
                 let resent = world.ends[0].qp.counters().resent_pkts;
-                println!("{kind:?}, {delay} us: {took:?}, {resent} sent again");
+                println!("{kind:?}, {delay} us: {elapsed:?}, {resent} sent again");
             }
         }
     }
@@ -74,8 +74,8 @@ fn no_request_executes_twice_despite_lost_packets_and_lost_queries() {
                 let delay = Duration::from_micros(10);
                 let mut world = world(Service::XrcInitiator, delay, lose, seed);
                 world.faults = faults;
-                let took = run(kind, &mut world);
-                println!("{kind:?}, {faults:?}, {lose}/1000 questions lost: {took:?}");
+                let elapsed = run(kind, &mut world);
+                println!("{kind:?}, {faults:?}, {lose}/1000 questions lost: {elapsed:?}");
                 again += world.ends[1].deferral.as_ref().map_or(0, |deferral| deferral.again);
             }
         }

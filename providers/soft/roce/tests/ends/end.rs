@@ -43,7 +43,7 @@ pub(crate) struct Deferral {
     /// How many of a thousand questions or answers are lost.
     pub(crate) lose: u64,
     pub(crate) random: Random,
-    asked: Option<PendingAsk>,
+    requested: Option<PendingAsk>,
     /// Packets that arrived since the question.
     later: VecDeque<Vec<u8>>,
     /// Number of repeated questions.
@@ -64,7 +64,7 @@ const LATER: usize = 256;
 impl Deferral {
     pub(crate) fn new(delay: Duration, lose: u64, seed: u64) -> Self {
         let random = Random::new(seed);
-        Self { delay, lose, random, asked: None, later: VecDeque::new(), again: 0 }
+        Self { delay, lose, random, requested: None, later: VecDeque::new(), again: 0 }
     }
 
     fn due(&mut self, now: Time) -> Option<Time> {
@@ -74,7 +74,7 @@ impl Deferral {
     /// Keeps a packet that arrived while a question is open.
     fn keep(&mut self, now: Time, packet: &[u8]) {
         let due = self.due(now);
-        let Some(asked) = &mut self.asked else { return };
+        let Some(requested) = &mut self.requested else { return };
         if self.later.len() < LATER {
             self.later.push_back(packet.to_vec());
         }
@@ -82,9 +82,9 @@ impl Deferral {
             |packet: &[u8]| Psn::new(u32::from_be_bytes([0, packet[9], packet[10], packet[11]]));
         // The sender repeats unanswered packets: this one or an earlier one. A repeated question
         // gets the same answer once more.
-        if psn(packet).since(psn(&asked.packet)) <= 0 {
+        if psn(packet).since(psn(&requested.packet)) <= 0 {
             self.again += 1;
-            asked.due = asked.due.or(due);
+            requested.due = requested.due.or(due);
         }
     }
 }
@@ -209,7 +209,7 @@ impl End {
 
     /// When the open question will be answered.
     pub(crate) fn answers_at(&self) -> Option<Time> {
-        self.deferral.as_ref()?.asked.as_ref()?.due
+        self.deferral.as_ref()?.requested.as_ref()?.due
     }
 
     /// Answers the open question once it is due, then handles the packets that arrived meanwhile.
@@ -217,14 +217,14 @@ impl End {
         if self.answers_at().is_none_or(|due| due > now) {
             return;
         }
-        let asked = self.deferral.as_mut().and_then(|deferral| deferral.asked.take());
-        let PendingAsk { ask, packet, .. } = asked.expect("it is due");
+        let requested = self.deferral.as_mut().and_then(|deferral| deferral.requested.take());
+        let PendingAsk { ask, packet, .. } = requested.expect("it is due");
         let answer = self.answer(ask, &packet);
         self.qp.answer(answer);
         self.release(now);
         loop {
             let deferral = self.deferral.as_mut().expect("as above");
-            let next = if deferral.asked.is_none() { deferral.later.pop_front() } else { None };
+            let next = if deferral.requested.is_none() { deferral.later.pop_front() } else { None };
             let Some(packet) = next else { break };
             self.packet(now, &packet, false);
             self.release(now);
@@ -262,7 +262,7 @@ impl End {
                 let deferral = self.deferral.as_mut().expect("as above");
                 let due = deferral.due(now);
                 let before =
-                    deferral.asked.replace(PendingAsk { ask, packet: packet.to_vec(), due });
+                    deferral.requested.replace(PendingAsk { ask, packet: packet.to_vec(), due });
                 assert!(before.is_none(), "one question at a time");
             }
             Step::Ask(ask) => {

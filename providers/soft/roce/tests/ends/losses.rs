@@ -141,9 +141,9 @@ fn run(kind: Kind, peer: Peer, lose: u64, depth: u64, seed: u64) -> (Duration, C
         assert!(world.ends.iter().all(|end| !end.qp.is_in_error()), "{:?}", world.ends[0].events);
         assert!(world.now.since(start) < Duration::from_secs(60), "{kind:?} stands still");
     }
-    let took = world.now.since(start);
+    let elapsed = world.now.since(start);
     kind.check(&world);
-    (took, *world.ends[0].qp.counters())
+    (elapsed, *world.ends[0].qp.counters())
 }
 
 /// Runs all kinds of requests with all loss rates. `bounds` are microseconds for one request at 0,
@@ -154,9 +154,9 @@ fn all(peer: Peer, depth: u64, bounds: [u64; 5]) {
             let (mut timeouts, mut total, mut sent, mut resent) = (0, Duration::ZERO, 0, 0);
             for seed in 0..2 {
                 let seed = 0x1000 * (index as u64 + 1) + 0x10 * depth + seed;
-                let (took, counters) = run(kind, peer, lose, depth, seed);
+                let (elapsed, counters) = run(kind, peer, lose, depth, seed);
                 timeouts += counters.local_ack_timeout_err;
-                total += took;
+                total += elapsed;
                 sent += counters.sent_pkts;
                 resent += counters.resent_pkts;
             }
@@ -216,9 +216,9 @@ fn requests_to_receivers_that_are_not_ready_end_soon() {
                 assert!(world.now.since(start) < Duration::from_secs(60), "it stands still");
             }
         }
-        let took = world.now.since(start) / REQUESTS as u32;
-        println!("{peer:?}: {took:?} each");
-        assert!(took < Duration::from_millis(30), "{took:?}");
+        let elapsed = world.now.since(start) / REQUESTS as u32;
+        println!("{peer:?}: {elapsed:?} each");
+        assert!(elapsed < Duration::from_millis(30), "{elapsed:?}");
         for end in &world.ends {
             assert!(end.completions.iter().all(|&(_, status)| status == Status::Success));
             assert_eq!(end.inbox.len() as u64, REQUESTS);
@@ -247,12 +247,12 @@ fn a_dead_peer_is_given_up_in_time_and_receives_few_packets() {
             world.faults.lose = 1000;
             assert!(world.run());
             let retries = Duration::from_nanos(4096 << 12);
-            let took = world.now.since(died);
+            let elapsed = world.now.since(died);
             // Packets in flight still arrive shortly after the death.
-            assert!(took > retries * 26 && took < retries * 28, "{took:?}");
+            assert!(elapsed > retries * 26 && elapsed < retries * 28, "{elapsed:?}");
             let sent = world.ends[0].qp.counters().sent_pkts - before;
             // One window, then one packet for each timeout, and ever rarer probes.
-            println!("{kind:?}, {lose}/1000 before: {sent} packets in {took:?}");
+            println!("{kind:?}, {lose}/1000 before: {sent} packets in {elapsed:?}");
             assert!(sent <= 256 + 60, "{sent} packets");
             let failed =
                 world.ends[0].completions.iter().find(|(_, status)| *status != Status::Success);

@@ -57,8 +57,8 @@ fn a_dead_peer_ends_with_retry_exceeded_and_all_others_flushed() {
         let timeouts = world.ends[0].qp.counters().local_ack_timeout_err;
         assert_eq!(timeouts, u64::from(retry_count) + 1);
         let budget = Duration::from_nanos(4096 << 10) * (u32::from(retry_count) + 1);
-        let took = world.now.since(start);
-        assert!(took >= budget && took <= 4 * budget, "{took:?}");
+        let elapsed = world.now.since(start);
+        assert!(elapsed >= budget && elapsed <= 4 * budget, "{elapsed:?}");
         world.ends[0].post(send(3, 1));
         assert_eq!(world.ends[0].completions.last(), Some(&(3, flushed)));
     }
@@ -342,8 +342,8 @@ fn a_read_is_repeated_from_its_first_missing_psn() {
     let now = world.now;
     world.ends[0].post(read(0, 256 * 16));
     for lost in [[3, 9], [3, 3]] {
-        let asked = packets(&mut world.ends[0], now);
-        let [(packet, request)] = &asked[..] else { panic!("{} requests", asked.len()) };
+        let requested = packets(&mut world.ends[0], now);
+        let [(packet, request)] = &requested[..] else { panic!("{} requests", requested.len()) };
         let Message::Rc(Request::Read(reth)) = packet.message else { panic!("{packet:?}") };
         let (begin, count) = if lost == [3, 9] { (0, 16) } else { (3, 7) };
         assert_eq!((reth.va, reth.len), ((SOURCE + 256 * begin) as u64, 256 * count));
@@ -752,14 +752,14 @@ fn a_long_read_goes_in_pieces_that_the_window_bounds() {
     });
     world.ends[0].post(read(0, 30_000));
     let now = world.now;
-    let asked: u32 = packets(&mut world.ends[0], now)
+    let requested: u32 = packets(&mut world.ends[0], now)
         .iter()
         .map(|(packet, _)| match packet.message {
             Message::Rc(Request::Read(reth)) => reth.len,
             other => panic!("{other:?}"),
         })
         .sum();
-    assert!((8 << 10..16 << 10).contains(&asked), "the window begins with 16 KiB: {asked}");
+    assert!((8 << 10..16 << 10).contains(&requested), "the window begins with 16 KiB: {requested}");
     assert!(world.run());
     assert_eq!(world.ends[0].readers[&0].data, world.ends[1].memory[SOURCE..SOURCE + 30_000]);
 }

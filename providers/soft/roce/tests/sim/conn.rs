@@ -20,7 +20,7 @@ pub(crate) struct Conn {
     /// When each request in flight was posted.
     started: HashMap<u64, Time>,
     /// The duration of each request in ns.
-    pub(crate) took: Vec<u64>,
+    pub(crate) elapsed: Vec<u64>,
     pub(crate) finished: Option<Time>,
     /// Number of bytes received from the peer, and the expected offset of the next packet in its
     /// message.
@@ -46,7 +46,7 @@ impl Conn {
             completed: 0,
             failed: false,
             started: HashMap::new(),
-            took: Vec::new(),
+            elapsed: Vec::new(),
             finished: None,
             received: 0,
             offset: 0,
@@ -110,7 +110,7 @@ impl Conn {
                     assert_eq!(work, self.completed, "in order, each once");
                     self.completed += 1;
                     let started = self.started.remove(&work).expect("posted");
-                    self.took.push(now.since(started).as_nanos() as u64);
+                    self.elapsed.push(now.since(started).as_nanos() as u64);
                 }
                 Event::Completed { .. } => self.failed = true,
                 Event::Failed(status) => {

@@ -50,7 +50,12 @@ impl Port {
 
     /// Number of waiting bytes.
     pub(crate) fn waiting(&self, now: Time) -> u64 {
-        self.queued.iter().rev().take_while(|(gone, _)| *gone > now).map(|(_, bytes)| bytes).sum()
+        self.queued
+            .iter()
+            .rev()
+            .take_while(|(removed, _)| *removed > now)
+            .map(|(_, bytes)| bytes)
+            .sum()
     }
 
     /// The time at which a packet of `size` bytes leaves, and whether it is marked; `None`: lost.
@@ -60,7 +65,7 @@ impl Port {
         size: u64,
         random: &mut Random,
     ) -> Option<(Time, bool)> {
-        while let Some(&(_, bytes)) = self.queued.front().filter(|(gone, _)| *gone <= now) {
+        while let Some(&(_, bytes)) = self.queued.front().filter(|(removed, _)| *removed <= now) {
             self.bytes -= bytes;
             self.queued.pop_front();
         }

@@ -15,7 +15,7 @@ pub(crate) struct Report {
     pub(crate) complete: bool,
     pub(crate) connections: usize,
     pub(crate) bytes: u64,
-    pub(crate) took: Duration,
+    pub(crate) elapsed: Duration,
     /// Fraction of the capacity of the receivers' links.
     pub(crate) utilisation: f64,
     /// Jain's index of the bytes of each connection while all had more to send; 1 is fair.
@@ -62,7 +62,7 @@ impl fmt::Display for Report {
             self.name,
             2 * self.connections,
             self.bytes / 1_000_000,
-            ms(self.took),
+            ms(self.elapsed),
             self.utilisation * 100.0,
             self.fairness,
             ms(self.median),
@@ -94,10 +94,10 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
     let (samples, fairness) = watch(&mut fabric, start, half, rate);
     let complete = fabric.run(start.after(LONGEST));
     let finished = fabric.conns.iter().filter_map(|conn| conn.finished).max();
-    let took = finished.unwrap_or(fabric.now).since(start);
+    let elapsed = finished.unwrap_or(fabric.now).since(start);
     let bytes = fabric.conns.iter().map(|conn| conn.received).sum::<u64>();
     let mut times: Vec<u64> =
-        fabric.conns.iter().flat_map(|conn| conn.took.iter().copied()).collect();
+        fabric.conns.iter().flat_map(|conn| conn.elapsed.iter().copied()).collect();
     times.sort_unstable();
     let at = |percent: usize| times.get(times.len() * percent / 100).copied().unwrap_or(0);
     let sum = |count: fn(&Counters) -> u64| {
@@ -109,8 +109,8 @@ pub(crate) fn run(name: &'static str, mut fabric: Fabric, receivers: u64) -> Rep
         complete: complete && fabric.conns.iter().all(|conn| !conn.failed),
         connections,
         bytes,
-        took,
-        utilisation: bytes as f64 / took.as_secs_f64() / rate as f64,
+        elapsed,
+        utilisation: bytes as f64 / elapsed.as_secs_f64() / rate as f64,
         fairness,
         median: Duration::from_nanos(at(50)),
         slowest_percent: Duration::from_nanos(at(99)),

@@ -15,8 +15,10 @@ use std::time::Duration;
 /// One line: the statement, its error, and the correct form.
 pub fn parse(text: &str) -> Result<Vec<Statement>, String> {
     let statements = text.split([';', '\n']).map(str::trim);
-    let told = statements.filter(|s| !s.is_empty());
-    told.map(|s| statement(s).map_err(|why| format!("\"{}\": {why}", s.escape_debug()))).collect()
+    let reported = statements.filter(|s| !s.is_empty());
+    reported
+        .map(|s| statement(s).map_err(|why| format!("\"{}\": {why}", s.escape_debug())))
+        .collect()
 }
 
 fn statement(text: &str) -> Result<Statement, String> {
@@ -190,7 +192,7 @@ impl Options {
             ("times", self.times.is_some()),
             ("for", self.span.is_some()),
         ];
-        match left.iter().find(|(_, said)| *said) {
+        match left.iter().find(|(_, output)| *output) {
             Some((name, _)) => Err(format!("{what} takes no {name}; leave it out")),
             None => Ok(()),
         }

@@ -36,7 +36,7 @@ impl Child {
     /// Starts a child that joins the fabric of `config`.
     pub(super) fn joined(config: &FabricConfig) -> (Self, u16) {
         let mut child = Self::start();
-        let slot = child.ask(&join_command(config)).parse().unwrap();
+        let slot = child.request(&join_command(config)).parse().unwrap();
         (child, slot)
     }
 
@@ -44,7 +44,7 @@ impl Child {
         self.process.id().try_into().unwrap()
     }
 
-    pub(super) fn tell(&mut self, command: &str) {
+    pub(super) fn send_command(&mut self, command: &str) {
         writeln!(self.input, "{command}").unwrap();
     }
 
@@ -59,8 +59,8 @@ impl Child {
         }
     }
 
-    pub(super) fn ask(&mut self, command: &str) -> String {
-        self.tell(command);
+    pub(super) fn request(&mut self, command: &str) -> String {
+        self.send_command(command);
         self.answer()
     }
 
@@ -69,7 +69,7 @@ impl Child {
     pub(super) fn settled(&mut self) -> String {
         let (mut last, mut same) = (String::new(), 0);
         for _ in 0..1000 {
-            let now = self.ask("switches");
+            let now = self.request("switches");
             same = if now == last && now.starts_with("S ") { same + 1 } else { 0 };
             if same == 10 {
                 return now;

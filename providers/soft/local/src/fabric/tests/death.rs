@@ -63,14 +63,14 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
         if round % 2 == 0 {
             // The child dies at a random point between joining and leaving.
             let command = join_command(&config).replacen("join", "churn", 1);
-            child.tell(&format!("{command} {} 1000000", fabric.slot()));
+            child.send_command(&format!("{command} {} 1000000", fabric.slot()));
         } else {
-            let slot = child.ask(&join_command(&config));
-            child.tell(&format!("spin {}", fabric.slot()));
+            let slot = child.request(&join_command(&config));
+            child.send_command(&format!("spin {}", fabric.slot()));
             child.answer();
             if random.below(2) == 0 {
                 met += usize::from(fabric.peer(slot.parse().unwrap()).is_ok());
-                witness.ask(&format!("peer {slot}"));
+                witness.request(&format!("peer {slot}"));
             }
         }
         thread::sleep(Duration::from_micros(random.below(30_000)));
@@ -90,11 +90,11 @@ fn fifty_kills_at_random_moments_are_fifty_deaths_at_most_and_leave_nothing() {
     // correct.
     assert!(log.with(|log| log.refused.iter().all(|&why| why == Refusal::Slot)));
     // The survivors still meet, and no file of a dead process is left.
-    assert!(witness.ask(&format!("peer {}", fabric.slot())).starts_with("pid"));
+    assert!(witness.request(&format!("peer {}", fabric.slot())).starts_with("pid"));
     let (next, _) = place.join();
     assert_eq!(names(&next).len(), 4, "{:?}", names(&next));
     next.leave();
-    witness.ask("leave");
+    witness.request("leave");
     fabric.leave();
     assert!(place.is_clean());
 }
@@ -105,7 +105,7 @@ fn joining_and_leaving_all_at_once_never_fails_and_leaves_nothing() {
     let command = join_command(&place.config()).replacen("join", "churn", 1);
     let mut children: Vec<_> = (0..4).map(|_| Child::start()).collect();
     for child in &mut children {
-        child.tell(&format!("{command} 0 200"));
+        child.send_command(&format!("{command} 0 200"));
     }
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -137,9 +137,9 @@ fn a_death_is_seen_even_if_a_forked_process_keeps_the_connections() {
     let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
-    child.ask("peer 1");
+    child.request("peer 1");
     let peer = fabric.peer(slot).unwrap();
-    let fork: libc::pid_t = child.ask("fork").parse().unwrap();
+    let fork: libc::pid_t = child.request("fork").parse().unwrap();
     drop(child);
     log.wait("death", |log| log.dead.len() == 1);
     assert!(peer.is_dead());
@@ -155,8 +155,8 @@ fn leaving_is_seen_even_if_a_forked_process_keeps_the_connections() {
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     fabric.peer(slot).unwrap();
-    let fork: libc::pid_t = child.ask("fork").parse().unwrap();
-    child.ask("leave");
+    let fork: libc::pid_t = child.request("fork").parse().unwrap();
+    child.request("leave");
     log.wait("death", |log| log.dead.len() == 1);
     // SAFETY: plain integers; the process was forked for this test and only pauses, so its pid is
     // still its own.
@@ -171,17 +171,21 @@ fn a_forked_process_joins_on_its_own_and_does_its_parent_no_harm() {
     fabric.peer(slot).unwrap();
     let command = join_command(&place.config()).replacen("join", "fork-and-join", 1);
     let pid = child.pid();
-    assert_eq!(child.ask(&command), format!("true true {} pid {pid} attach true", slot + 1));
+    assert_eq!(child.request(&command), format!("true true {} pid {pid} attach true", slot + 1));
     assert_eq!(child.answer(), "over");
     // The parent still has its slot, its socket and its connections.
     assert_eq!(names(&fabric), ["1.sock", "2.sock", "slots"]);
-    assert!(child.ask("peer 1").starts_with("pid"));
-    child.ask("deaths 1");
-    assert_eq!(child.ask("log"), "2 1 0", "it met the first fabric and its own copy, which left");
+    assert!(child.request("peer 1").starts_with("pid"));
+    child.request("deaths 1");
+    assert_eq!(
+        child.request("log"),
+        "2 1 0",
+        "it met the first fabric and its own copy, which left"
+    );
     assert_eq!(log.with(|log| log.dead.len()), 0);
     let (third, _) = place.join();
     assert_eq!(third.peer(slot).unwrap().pid, pid);
-    child.ask("leave");
+    child.request("leave");
     log.wait("death", |log| log.dead.len() == 1);
 }
 
@@ -198,6 +202,6 @@ fn connecting_to_a_stopped_process_times_out() {
     // The abandoned attempts left no peers in the child that then died.
     log.wait("joined", |log| log.joined.len() == 1);
     let mut child = child;
-    child.ask("joins 1");
-    assert_eq!(child.ask("log"), "1 0 0");
+    child.request("joins 1");
+    assert_eq!(child.request("log"), "1 0 0");
 }

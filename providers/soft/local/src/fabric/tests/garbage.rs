@@ -24,7 +24,7 @@ impl GarbageTest {
         let place = TestDirectory::new();
         let (fabric, log) = place.join();
         let (mut good, _) = Child::joined(&place.config());
-        assert!(good.ask("peer 1").starts_with("pid"));
+        assert!(good.request("peer 1").starts_with("pid"));
         log.wait("joined", |log| log.joined.len() == 1);
         Self { place, fabric, log, good }
     }
@@ -52,7 +52,7 @@ impl GarbageTest {
         let peer = self.fabric.known_peer(2).unwrap();
         assert!(!peer.is_dead());
         put(self.fabric.rings(), 7, 0);
-        self.good.ask("put 1 7 70");
+        self.good.request("put 1 7 70");
         self.log.wait("kick", |_| get(self.fabric.rings(), 7) == 70);
         let (late, _) = self.place.join();
         assert!(late.peer(1).is_ok());
@@ -128,29 +128,29 @@ fn a_hello_with_false_statements_is_refused_with_the_reason() {
     let slot = lease.slot();
     let good = files();
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
-    let try_hello = |said: Introduction, fds: &[_]| {
+    let try_hello = |output: Introduction, fds: &[_]| {
         let socket = scene.connect();
-        socket.send(&HandshakeMessage::Hello(said).emit(), fds).unwrap();
+        socket.send(&HandshakeMessage::Hello(output).emit(), fds).unwrap();
         refusal(&socket)
     };
-    let said = honest(slot);
-    assert_eq!(try_hello(said, &[]), Refusal::Garbage);
-    assert_eq!(try_hello(said, &fds[..2]), Refusal::Garbage);
-    assert_eq!(try_hello(said, &[fds[0], fds[1], fds[2], fds[2]]), Refusal::Garbage);
-    let long = Introduction { tables_len: 2 * LEN as u64, ..said };
+    let output = honest(slot);
+    assert_eq!(try_hello(output, &[]), Refusal::Garbage);
+    assert_eq!(try_hello(output, &fds[..2]), Refusal::Garbage);
+    assert_eq!(try_hello(output, &[fds[0], fds[1], fds[2], fds[2]]), Refusal::Garbage);
+    let long = Introduction { tables_len: 2 * LEN as u64, ..output };
     assert_eq!(try_hello(long, &fds), Refusal::Segment);
-    let empty = Introduction { rings_len: 0, ..said };
+    let empty = Introduction { rings_len: 0, ..output };
     assert_eq!(try_hello(empty, &fds), Refusal::Segment);
-    let huge = Introduction { rings_len: u64::MAX, ..said };
+    let huge = Introduction { rings_len: u64::MAX, ..output };
     assert_eq!(try_hello(huge, &fds), Refusal::Segment);
     // The wrong order: the tables lack a seal.
-    assert_eq!(try_hello(said, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
-    assert_eq!(try_hello(said, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
+    assert_eq!(try_hello(output, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(output, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
     let unsealed = Memfd::create(c"fv-test", LEN).unwrap();
-    assert_eq!(try_hello(said, &[fds[0], unsealed.as_fd(), fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(output, &[fds[0], unsealed.as_fd(), fds[2]]), Refusal::Segment);
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
-    assert_eq!(try_hello(said, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
-    assert_eq!(try_hello(said, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
+    assert_eq!(try_hello(output, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(output, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
     // Slots that the sender does not own: the fabric's, the good peer's, a free slot, and invalid
     // slots.
     for slot in [1, 2, 40, 0, 64, u16::MAX] {
@@ -276,7 +276,9 @@ fn a_handshake_broken_off_makes_no_peer() {
     for last_word in [None, Some(hello), Some(HandshakeMessage::Refused(Refusal::Version).emit())] {
         let socket = scene.connect();
         socket.send(&hello, &fds).unwrap();
-        assert!(matches!(answer(&socket), Some(HandshakeMessage::Welcome(said)) if said.slot == 1));
+        assert!(
+            matches!(answer(&socket), Some(HandshakeMessage::Welcome(output)) if output.slot == 1)
+        );
         if let Some(bytes) = last_word {
             socket.send(&bytes, &[]).unwrap();
             assert_eq!(refusal(&socket), Refusal::Garbage);
@@ -369,14 +371,14 @@ fn a_process_without_descriptors_is_met_once_it_has_some() {
     let (mut child, slot) = Child::joined(&place.config());
     for spare in [0, 1, 2, 3] {
         // Wait until the child has closed the descriptors of the last attempt.
-        child.ask("files 100");
+        child.request("files 100");
         child.settled();
-        child.ask(&format!("files {spare}"));
+        child.request(&format!("files {spare}"));
         let error = fabric.peer(slot).expect_err(&format!("{spare} descriptors"));
         let expected = [PeerError::TimedOut, PeerError::Refused(Refusal::Resources)];
         assert!(expected.contains(&error), "{error:?} with {spare} descriptors");
     }
-    child.ask("files 100");
+    child.request("files 100");
     wait_until("it answers", || fabric.peer(slot).is_ok());
     child.settled();
 }

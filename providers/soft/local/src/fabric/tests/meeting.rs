@@ -91,18 +91,18 @@ fn two_processes_share_memory_and_wake_each_other() {
     let place = TestDirectory::new();
     let (fabric, log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
-    let answer = child.ask(&format!("peer {}", fabric.slot()));
+    let answer = child.request(&format!("peer {}", fabric.slot()));
     let attach = log_attach(&answer);
-    child.ask("publish 5 55");
-    child.ask(&format!("put {} 9 99", fabric.slot()));
+    child.request("publish 5 55");
+    child.request(&format!("put {} 9 99", fabric.slot()));
     log.wait("kick", |log| log.joined.len() == 1 && get(fabric.rings(), 9) == 99);
     let peer = fabric.known_peer(slot).unwrap();
     assert_eq!(peer.pid, child.pid());
     assert_eq!(get(peer.tables(), 5), 55);
     put(peer.rings(), 3, 33);
-    assert_eq!(child.ask("get 3"), "33");
+    assert_eq!(child.request("get 3"), "33");
     wait_until("told about attach", || peer.attaches_to_us() == attach);
-    child.ask("leave");
+    child.request("leave");
     log.wait("death", |log| log.dead.len() == 1);
     fabric.leave();
     assert!(place.is_clean());
@@ -135,8 +135,8 @@ fn many_processes_all_meet_all() {
     let slots: Vec<u16> = children.iter().map(|(_, slot)| *slot).collect();
     for (child, own) in &mut children {
         for slot in &slots {
-            child.tell(&format!("peer {slot}"));
-            child.tell(&format!("put {slot} {own} {own}"));
+            child.send_command(&format!("peer {slot}"));
+            child.send_command(&format!("put {slot} {own} {own}"));
         }
     }
     for (child, _) in &mut children {
@@ -147,14 +147,14 @@ fn many_processes_all_meet_all() {
         }
     }
     for (child, _) in &mut children {
-        child.ask(&format!("joins {}", COUNT - 1));
-        assert_eq!(child.ask("log"), format!("{} 0 0", COUNT - 1));
+        child.request(&format!("joins {}", COUNT - 1));
+        assert_eq!(child.request("log"), format!("{} 0 0", COUNT - 1));
         for slot in &slots {
-            assert_eq!(child.ask(&format!("get {slot}")), slot.to_string());
+            assert_eq!(child.request(&format!("get {slot}")), slot.to_string());
         }
     }
     for (child, _) in &mut children {
-        child.ask("leave");
+        child.request("leave");
     }
     assert!(place.is_clean());
 }
@@ -326,12 +326,12 @@ fn the_service_thread_of_an_idle_process_sleeps() {
     let (fabric, _log) = place.join();
     let (mut child, slot) = Child::joined(&place.config());
     fabric.peer(slot).unwrap();
-    assert_eq!(child.ask("peer 1").split(' ').next(), Some("pid"));
+    assert_eq!(child.request("peer 1").split(' ').next(), Some("pid"));
     // Wait until the handshake's effects are over.
     let before = child.settled();
     // A test cannot wait for the absence of a wake-up, so it allows a fixed time for one.
     thread::sleep(Duration::from_millis(300));
-    assert_eq!(child.ask("switches"), before);
+    assert_eq!(child.request("switches"), before);
     assert!(before.starts_with("S "), "{before}");
 }
 
@@ -363,13 +363,13 @@ fn joining_meeting_and_leaving_leaks_no_descriptor() {
     let (mut child, place) = (Child::start(), TestDirectory::new());
     let (fabric, _log) = place.join();
     let count = |child: &mut Child| {
-        child.ask("forget");
+        child.request("forget");
         std::fs::read_dir(format!("/proc/{}/fd", child.pid())).unwrap().count()
     };
     let command = child::join_command(&place.config()).replacen("join", "churn", 1);
-    child.ask(&format!("{command} {} 1", fabric.slot()));
+    child.request(&format!("{command} {} 1", fabric.slot()));
     let before = count(&mut child);
-    assert_eq!(child.ask(&format!("{command} {} 20", fabric.slot())), "done");
+    assert_eq!(child.request(&format!("{command} {} 20", fabric.slot())), "done");
     // Threads of the child close passed descriptors, and some may have been open at the first
     // count.
     wait_until("its descriptors are closed", || count(&mut child) <= before);

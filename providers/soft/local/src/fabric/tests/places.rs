@@ -177,9 +177,9 @@ fn a_directory_without_write_permission_is_named_in_the_error() {
     set_mode(&place.0, 0o555);
     let mut child = Child::start();
     if is_root() {
-        assert_eq!(child.ask("become 54321 54321"), "true");
+        assert_eq!(child.request("become 54321 54321"), "true");
     }
-    let line = child.ask(&join_command(&place.config()));
+    let line = child.request(&join_command(&place.config()));
     set_mode(&place.0, 0o755);
     assert_eq!(
         line,
@@ -209,7 +209,7 @@ fn a_stopped_process_that_locks_the_directory_is_named_in_the_error() {
     let (fabric, _) = place.join();
     let slots = fabric.directory().join("slots");
     let mut child = Child::start();
-    assert_eq!(child.ask(&format!("hold 0 {}", slots.display())), "Ok(true)");
+    assert_eq!(child.request(&format!("hold 0 {}", slots.display())), "Ok(true)");
     assert_eq!(
         failure(&config),
         format!(
@@ -241,7 +241,7 @@ fn directories_of_dead_network_namespaces_are_removed_and_others_stay() {
     fs::write(full.join("notes of the user's"), "").unwrap();
     fs::write(used.join("slots"), "12345678").unwrap();
     let mut child = Child::start();
-    assert_eq!(child.ask(&format!("hold 9 {}", used.join("slots").display())), "Ok(true)");
+    assert_eq!(child.request(&format!("hold 9 {}", used.join("slots").display())), "Ok(true)");
     set_mode(&base, 0o700);
     let (fabric, _) = place.join();
     assert!(!dead.exists() && !empty.exists());
@@ -265,25 +265,25 @@ fn users_of_a_group_meet_where_the_group_is_set() {
     let mut one = Child::start();
     let mut two = Child::start();
     let mut stranger = Child::start();
-    assert_eq!(one.ask(&format!("become 51001 {GROUP}")), "true");
-    assert_eq!(two.ask(&format!("become 51002 {GROUP}")), "true");
-    assert_eq!(stranger.ask("become 51003 51003"), "true");
+    assert_eq!(one.request(&format!("become 51001 {GROUP}")), "true");
+    assert_eq!(two.request(&format!("become 51002 {GROUP}")), "true");
+    assert_eq!(stranger.request("become 51003 51003"), "true");
     // A process outside the group must leave nothing that would keep members out.
-    let line = stranger.ask(&join_command(&config));
+    let line = stranger.request(&join_command(&config));
     let expected = format!("user 51003 is no member of group {GROUP}; become one, or unset");
     assert!(line.contains(&expected), "{line}");
     assert!(place.is_clean());
-    assert_eq!(one.ask(&join_command(&config)), "1");
-    assert_eq!(two.ask(&join_command(&config)), "2");
-    let met = one.ask("peer 2");
+    assert_eq!(one.request(&join_command(&config)), "1");
+    assert_eq!(two.request(&join_command(&config)), "2");
+    let met = one.request("peer 2");
     // The kernel forbids cross-memory attach between different users.
     assert_eq!(met, format!("pid {} attach false", two.pid()));
-    one.ask("put 2 5 50");
-    assert_eq!(two.ask("get 5"), "50");
-    assert!(stranger.ask(&join_command(&config)).contains("is no member of group"));
+    one.request("put 2 5 50");
+    assert_eq!(two.request("get 5"), "50");
+    assert!(stranger.request(&join_command(&config)).contains("is no member of group"));
     drop(one);
-    two.ask("deaths 1");
-    two.ask("leave");
+    two.request("deaths 1");
+    two.request("leave");
     // The base directory belongs to the first user, who alone may remove it.
     assert!(place.is_clean() || fs::read_dir(&config.dir).unwrap().next().is_none());
 }
