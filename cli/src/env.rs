@@ -37,7 +37,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
     // The command is never started; it holds the variables.
     let mut command = Command::new("true");
     let (soft, faults) = (args.soft.as_deref(), args.faults.as_deref());
-    let variables = run::Variables { preload: args.preload, soft, faults };
+    let variables = run::Variables { preload: args.preload, soft, faults, emulate: None };
     run::set_variables(&mut command, variables)?;
     let mut text = Vec::new();
     for (name, value) in command.get_envs() {

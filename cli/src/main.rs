@@ -312,6 +312,7 @@ mod tests {
             (&["--nonsense"], ErrorKind::UnknownArgument),
             (&["run", "--nonsense", "ls"], ErrorKind::UnknownArgument),
             (&["-s", "many", "ls"], ErrorKind::ValueValidation),
+            (&["run", "--emulate", "mlx6", "ls"], ErrorKind::ValueValidation),
             (&["-s"], ErrorKind::InvalidValue),
             (&["-s", "1000", "ls"], ErrorKind::ValueValidation),
             (&["-f", "nonsense", "ls"], ErrorKind::ValueValidation),

@@ -26,6 +26,9 @@ pub(crate) struct Args {
     /// Faults to inject, such as 'drop rate=1/100; qp-error nth=7': see ferroverbs-soft(7)
     #[arg(short = 'f', value_name = "FAULTS", value_parser = settings::parse_faults)]
     pub(crate) faults: Option<String>,
+    /// The device of a vendor to emulate instead of software devices: efa
+    #[arg(long, value_name = "DEVICE", value_parser = settings::parse_emulate)]
+    pub(crate) emulate: Option<String>,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
@@ -37,12 +40,13 @@ pub(crate) struct Variables<'a> {
     pub(crate) preload: bool,
     pub(crate) soft: Option<&'a str>,
     pub(crate) faults: Option<&'a str>,
+    pub(crate) emulate: Option<&'a str>,
 }
 
 impl Args {
     fn variables(&self) -> Variables<'_> {
         let (soft, faults) = (self.soft.as_deref(), self.faults.as_deref());
-        Variables { preload: self.preload, soft, faults }
+        Variables { preload: self.preload, soft, faults, emulate: self.emulate.as_deref() }
     }
 
     /// The value of `FERROVERBS_SOFT` in the environment of the command.
@@ -126,6 +130,9 @@ pub(crate) fn set_variables(command: &mut Command, options: Variables<'_>) -> cr
     }
     if let Some(faults) = options.faults {
         command.env("FERROVERBS_SOFT_FAULTS", faults);
+    }
+    if let Some(device) = options.emulate {
+        command.env("FERROVERBS_EMULATE", device);
     }
     settings::check_environment(command)?;
     let (variable, first) = if options.preload {

@@ -7,13 +7,17 @@ use crate::installation;
 use crate::output;
 use layer_records::settings::{mistakes, validate};
 use provider_loader::layers;
+use provider_loader::places::{SearchPaths, SearchSettings};
 use soft_semantics::devices::NamePattern;
+use soft_semantics::emulated::{self, EmulatedDevice};
 use soft_semantics::gid_order::GidOrder;
 use soft_semantics::{devices, faults, gid_order};
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::Command;
 
 const DEVICES: &str = "FERROVERBS_SOFT";
+const EMULATE: &str = "FERROVERBS_EMULATE";
 const FAULTS: &str = "FERROVERBS_SOFT_FAULTS";
 /// The variable with the names of the software devices.
 pub(crate) const NAME: &str = "FERROVERBS_SOFT_NAME";
@@ -33,7 +37,34 @@ pub(crate) fn check_environment(command: &Command) -> crate::Result<()> {
         }
     };
     let library = installation::library_folder()?.join(installation::LIBRARY);
-    check_values(value_of, |layer| layers::find(layer, Some(&library)).map(|_| ()))
+    check_values(&value_of, |layer| layers::find(layer, Some(&library)).map(|_| ()))?;
+    let text = |name: &str| value_of(name).and_then(|value| value.into_string().ok());
+    let emulated = text(EMULATE).and_then(|text| EmulatedDevice::parse(text.trim()));
+    let Some(device) = emulated else { return Ok(()) };
+    let plugins = text("FERROVERBS_PROVIDER_DIR");
+    let places = SearchPaths::new(Some(&library), &SearchSettings { config: None, plugins });
+    let folders: Vec<_> = places.plugins.into_iter().map(|place| place.path).collect();
+    check_provider(device.provider(), &folders)
+}
+
+/// Checks that a folder has a provider for a vendor's device.
+///
+/// # Errors
+/// A line with the Debian package that has the provider.
+fn check_provider(name: &str, folders: &[PathBuf]) -> crate::Result<()> {
+    let begin = format!("lib{name}-rdmav");
+    let is_provider = |entry: std::fs::DirEntry| {
+        let file = entry.file_name().into_string().unwrap_or_default();
+        file.starts_with(&begin) && file.ends_with(".so")
+    };
+    let entries = folders.iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    if entries.flatten().flatten().any(is_provider) {
+        return Ok(());
+    }
+    Err(format!(
+        "{EMULATE}={name}: there is no provider {begin}<N>.so; install Debian's package \
+         ibverbs-providers"
+    ))
 }
 
 /// As [`check_environment`], with the environment and the search for a layer as arguments.
@@ -60,6 +91,9 @@ fn check_values(
         && GidOrder::parse(text.trim()).is_none()
     {
         return Err(format!("{GIDS}={text}: must be {}", gid_order::ALLOWED));
+    }
+    if let Some(text) = text_of(EMULATE)? {
+        parse_emulate(text.trim()).map_err(|why| format!("{EMULATE}={text}: {why}"))?;
     }
     if let Some(text) = text_of(FAULTS)? {
         parse_faults(&text).map_err(|why| format!("{FAULTS}: {why}"))?;
@@ -100,6 +134,14 @@ pub(crate) fn parse_devices(value: &str) -> Result<String, String> {
     match devices::parse(value) {
         Some(_) => Ok(value.to_owned()),
         None => Err(format!("must be {}", devices::ALLOWED)),
+    }
+}
+
+/// The value of `--emulate`.
+pub(crate) fn parse_emulate(value: &str) -> Result<String, String> {
+    match EmulatedDevice::parse(value) {
+        Some(_) => Ok(value.to_owned()),
+        None => Err(format!("must be {}", emulated::ALLOWED)),
     }
 }
 
@@ -152,6 +194,7 @@ mod tests {
             ("FERROVERBS_SOFT_NAME", "rxe"),
             ("FERROVERBS_SOFT_NAME", "../%d"),
             ("FERROVERBS_SOFT_GIDS", "mlx6"),
+            ("FERROVERBS_EMULATE", "mlx6"),
             ("FERROVERBS_LAYERS", "validat"),
             ("FERROVERBS_LAYERS", "trace,nonsense"),
             ("FERROVERBS_VALIDATE", "exitcod=66"),
@@ -177,12 +220,26 @@ mod tests {
                 ("FERROVERBS_SOFT", " 3 "),
                 ("FERROVERBS_SOFT_NAME", "mlx5_%d"),
                 ("FERROVERBS_SOFT_GIDS", "mlx5"),
+                ("FERROVERBS_EMULATE", "efa"),
                 ("FERROVERBS_SOFT_FAULTS", "drop rate=1/100; qp-error nth=7"),
                 ("FERROVERBS_LAYERS", "validate, /opt/other.so"),
                 ("FERROVERBS_VALIDATE", "off=MR-*:exitcode=66"),
             ]),
             Ok(())
         );
+    }
+
+    #[test]
+    fn a_missing_provider_is_named_with_its_package() {
+        let folder = std::env::temp_dir().join(format!("fv-provider-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let folders = [PathBuf::from("/not/there"), folder.clone()];
+        std::fs::write(folder.join("libefa-rdmav34.txt"), "").expect("written");
+        let why = check_provider("efa", &folders).expect_err("no provider");
+        assert!(why.contains("libefa-rdmav<N>.so") && why.contains("ibverbs-providers"), "{why}");
+        std::fs::write(folder.join("libefa-rdmav34.so"), "").expect("written");
+        assert_eq!(check_provider("efa", &folders), Ok(()));
+        std::fs::remove_dir_all(&folder).expect("removed");
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub(super) type Files = BTreeMap<String, Content>;
 
 /// The PCI domain of software devices: no machine gives this number to a bus of its own.
 const DOMAIN: &str = "0fe0";
+/// The PCI vendor of EFA devices.
+const AMAZON: u32 = 0x1d0f;
 /// The most devices of a bus.
 const SLOTS: usize = 32;
 
@@ -93,6 +95,16 @@ fn add_device(files: &mut Files, place: usize, device: &DeviceFacts, node: &Numa
     ] {
         add(format!("{parent}/{name}"), text);
     }
+    if device.vendor == AMAZON {
+        // libfabric takes the driver's name from the folder behind this link. The system's own
+        // folder of drivers has no EFA.
+        let driver = format!("devices/{}/drivers/efa", root_of_bus());
+        files.insert(format!("{driver}/uevent"), Content::Text(String::new()));
+        files.insert(format!("{parent}/driver"), Content::Link("../drivers/efa".to_owned()));
+    }
+    let mut add = |path: String, text: String| {
+        files.insert(path, Content::Text(text + "\n"));
+    };
     let name = &device.name;
     let folder = format!("{parent}/infiniband/{name}");
     for (file, text) in [

@@ -12,6 +12,7 @@ use cface::sync::Mutex;
 use ipnet::IpNet;
 use soft_local::fabric::{DEFAULT_STEM, DIR_VARIABLE, FabricConfig, FabricError, GROUP_VARIABLE};
 use soft_semantics::devices::{self, NamePattern, switch};
+use soft_semantics::emulated::{self, EmulatedDevice};
 use soft_semantics::faults::{Statement, parse};
 use soft_semantics::gid_order::{self, GidOrder};
 use soft_semantics::impairment::ImpairmentRates;
@@ -93,20 +94,13 @@ pub(crate) fn device_names() -> &'static NamePattern {
     NAMES.get_or_init(|| NAME.get().unwrap_or_default())
 }
 
-/// The device of a vendor that the adapter emulates, which the vendor's provider serves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EmulatedDevice {
-    /// AWS EFA, served by libefa.
-    Efa,
-}
-
 /// The emulated device.
 const EMULATE: Setting<EmulatedDevice> = Setting {
     name: "FERROVERBS_EMULATE",
-    allowed: "efa",
+    allowed: emulated::ALLOWED,
     otherwise: "without an emulated device",
     harmless: false,
-    parse: |text| (text == "efa").then_some(EmulatedDevice::Efa),
+    parse: EmulatedDevice::parse,
 };
 
 /// The emulated device, by `FERROVERBS_EMULATE`: the same for the life of the process. The adapter

@@ -26,6 +26,7 @@
 
 pub mod completion;
 pub mod devices;
+pub mod emulated;
 pub mod failure_state;
 pub mod faults;
 pub mod frames;

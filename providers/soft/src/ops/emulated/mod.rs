@@ -103,7 +103,10 @@ unsafe extern "C" fn describe(
 ) -> c_int {
     // SAFETY: the caller's structure.
     let device = unsafe { &mut *device };
-    store(c"efa", &mut device.provider);
+    let Some(emulated) = config::emulated_device() else { return 0 };
+    for (to, from) in device.provider.iter_mut().zip(emulated.provider().bytes().chain([0])) {
+        *to = from as c_char;
+    }
     store(c"pci:v00001D0Fd0000EFA1sv00001D0Fsd0000EFA1bc02sc00i00", &mut device.modalias);
     device.abi_version = 1;
     1
