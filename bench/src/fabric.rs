@@ -39,7 +39,8 @@ struct Curve {
     points: Vec<Point>,
 }
 
-/// What the panels show, in the order of the samples' columns, and the unit of a sample.
+/// The quantity that each panel shows, in the order of the samples' columns, and the unit of a
+/// sample.
 const PANELS: [(&str, f64); 3] = [
     ("what came, of what the receiver's link carries (%)", 100.0),
     ("fairness: Jain's index of what connections got so far", 1.0),

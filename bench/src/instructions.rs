@@ -15,7 +15,7 @@ use xtask::scratch::Scratch;
 const LIMIT: Duration = Duration::from_secs(120);
 const OPERATIONS: u32 = 1000;
 
-/// One operation.
+/// A measured operation.
 #[derive(Debug)]
 pub(super) struct Count {
     what: &'static str,
@@ -90,7 +90,7 @@ pub(super) fn of(
     Ok(by_object(&profile(over, scratch, program, args, function)?).values().sum())
 }
 
-/// What callgrind writes about `function`.
+/// The lines of callgrind's output about `function`.
 fn profile(
     over: &LaunchSettings,
     scratch: &Scratch,

@@ -21,16 +21,16 @@ const CPUS: [&str; 2] = ["0", "1"];
 /// The name of a run without layers.
 const NONE: &str = "none";
 
-/// What is measured.
+/// A measurement of a layer's cost.
 struct Question {
     what: &'static str,
     program: &'static str,
     args: &'static [&'static str],
-    /// What of it counts.
+    /// The figure of the program's output that is compared.
     number: fn(&PerftestRow) -> Option<f64>,
     /// Which way is better.
     unit: Unit,
-    /// What the program counts in.
+    /// The unit of the figure.
     name: &'static str,
 }
 
@@ -73,7 +73,7 @@ pub(super) fn main(
     let mut loads = Vec::new();
     for round in 1..=rounds {
         for (question, values) in QUESTIONS.iter().zip(&mut values) {
-            // Who comes first alternates.
+            // The layers take turns in being measured first.
             for step in 0..names.len() {
                 let index = if round % 2 == 0 { names.len() - 1 - step } else { step };
                 let what = question.what;
@@ -96,7 +96,7 @@ pub(super) fn main(
     Ok(ExitCode::SUCCESS)
 }
 
-/// One number, of two processes under a layer, each on a CPU of its own.
+/// Measures two processes under a layer, each on a CPU of its own.
 fn measure(paths: &Paths, layer: &str, question: &Question) -> crate::Result<f64> {
     let scratch = Scratch::new()?;
     let fabric = scratch.folder("fabric", 0o700)?;

@@ -198,7 +198,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     Ok(ended(&report))
 }
 
-/// What the command ends with.
+/// The closing line of the command.
 fn ended(report: &Report) -> ExitCode {
     match report.failures() {
         0 => ExitCode::SUCCESS,

@@ -52,9 +52,9 @@ pub(super) enum Contender {
     Ucx(&'static str, u64, u64),
     /// `fi_pingpong` over libfabric's shm provider: bytes, iterations.
     Fabric(u64, u64),
-    /// Our MPI program over Open MPI's ob1 and vader: question, bytes, iterations.
+    /// Our MPI program over Open MPI's ob1 and vader: measurement, bytes, iterations.
     OpenMpi(&'static str, u64, u64),
-    /// The same over MPICH.
+    /// Our MPI program over MPICH: measurement, bytes, iterations.
     Mpich(&'static str, u64, u64),
 }
 
@@ -72,7 +72,7 @@ impl Contender {
     }
 }
 
-/// One row of the table.
+/// A row of the table.
 #[derive(Debug)]
 pub(super) struct Metric {
     pub(super) what: &'static str,
@@ -82,7 +82,7 @@ pub(super) struct Metric {
     pub(super) peers: &'static [Contender],
     /// Names of limits (`c-tests/bench/limits.c`); several add up.
     pub(super) limit: &'static [&'static str],
-    /// What the design means to reach on two quiet CPUs.
+    /// The goal of the design, on two quiet CPUs.
     pub(super) goal: f64,
 }
 

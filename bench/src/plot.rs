@@ -3,7 +3,7 @@
 use super::metrics::Unit;
 use plotters::prelude::*;
 
-/// One line of a plot.
+/// A line of a plot.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     pub(super) unit: Unit,

@@ -12,11 +12,11 @@ use xtask::process::Job;
 use xtask::scratch::Scratch;
 
 pub(super) const LIMIT: Duration = Duration::from_secs(120);
-/// One CPU for each side: the first two.
+/// The CPU of each side: the first two CPUs.
 pub(super) const SERVER_CPU: &str = "0";
 pub(super) const CLIENT_CPU: &str = "1";
 
-/// What all runs stand on.
+/// The libraries and programs that all measurements use.
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) over: LaunchSettings,
@@ -67,7 +67,7 @@ impl Runner {
         Ok(limits::parse(&done.stdout))
     }
 
-    /// One measurement of a contender.
+    /// Measures a contender once.
     pub(super) fn measure(
         &self,
         contender: Contender,

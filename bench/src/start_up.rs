@@ -103,7 +103,7 @@ fn in_virtual_machine(
     vm::measured(paths, progress, scratch, job, folder, Duration::from_secs(900))
 }
 
-/// What is measured over what.
+/// The programs, and the libraries below them.
 #[derive(Debug)]
 struct Sides {
     /// The C program that opens a device.
@@ -117,9 +117,9 @@ struct Sides {
 type Numbers = Vec<(&'static str, Option<f64>)>;
 
 impl Sides {
-    /// The same files in the guest's memory. The guest's disk is the host's file system, where each
-    /// access takes longer than all work of a library. Configuration and plugins are copied too, so
-    /// they cost as much as cached files on a disk.
+    /// A copy of the files in the guest's memory. The guest's disk is the host's file system, where
+    /// each access takes longer than all work of a library. Configuration and plugins are copied
+    /// too, so they cost as much as cached files on a disk.
     fn in_memory(&self, scratch: &Scratch) -> crate::Result<Self> {
         let sides = Self {
             program: "/dev/shm/bench/start_up".into(),
@@ -189,7 +189,7 @@ fn environment(command: &mut Command, library: &Path) {
     command.env_clear().env("LD_LIBRARY_PATH", library).env("PATH", "/usr/bin:/bin");
 }
 
-/// One run: wall and processor time in microseconds, and what the program prints.
+/// A run: wall and processor time in microseconds, and what the program prints.
 #[derive(Debug)]
 struct Run {
     wall: f64,

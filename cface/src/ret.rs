@@ -41,7 +41,7 @@ impl Ret for *const c_char {
     }
 }
 
-/// Nothing to tell.
+/// A function without a result cannot report an error.
 impl Ret for () {
     fn fail(_: Errno) -> Self {}
 }

@@ -72,7 +72,7 @@ impl Drop for Thread {
     }
 }
 
-/// What a new thread is given.
+/// The argument of a new thread.
 struct Start {
     /// With its NUL; the kernel keeps 15 bytes of a name.
     name: [u8; 16],

@@ -42,7 +42,7 @@ struct ShowArgs {
     port: Option<u32>,
 }
 
-/// What the words ask for.
+/// The parsed command line.
 #[derive(Debug, PartialEq, Eq)]
 enum Request {
     Show(ShowArgs),
@@ -145,7 +145,7 @@ fn become_system(args: &Args, why: &str) -> crate::Result<ExitCode> {
     Err(format!("cannot run {}: {error}", system.display()))
 }
 
-/// What the system's command prints of the kernel's devices; `None` if it fails, as it does where
+/// The system command's output about the kernel's devices; `None` if it fails, as it does where
 /// the kernel has no RDMA.
 fn of_kernel(words: &[OsString]) -> Option<String> {
     let done = Command::new(system_command()?).args(words).stderr(Stdio::null()).output().ok()?;

@@ -3,7 +3,7 @@
 
 mod kernel;
 
-/// What a target runs.
+/// The function of a target.
 pub type Run = fn(&[u8]);
 
 /// All targets, by name.

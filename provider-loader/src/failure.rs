@@ -5,7 +5,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Nothing could be loaded for a driver.
+/// No plugin could be loaded for a driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadFailure {
     /// The driver's name.

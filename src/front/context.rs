@@ -33,7 +33,7 @@ pub(crate) struct ContextState {
     pub(crate) driver_id: u32,
     /// The extension of the plugin, when the device has no kernel device.
     pub(crate) ext: Option<&'static ferroverbs_plugin_ext>,
-    /// What plays the kernel for the context, when a plugin does.
+    /// The plugin's functions in place of the kernel, for an emulated device.
     pub(crate) emulation: Option<&'static ferroverbs_emulation>,
     /// The kernel takes write commands wrapped in an ioctl.
     pub(crate) use_ioctl_write: AtomicBool,

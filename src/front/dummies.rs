@@ -89,7 +89,7 @@ pub(crate) static DUMMIES: verbs_context_ops = table! {
     query_qp_data_in_order = query_qp_data_in_order,
 };
 
-/// Nothing is known about order: 0.
+/// Returns 0: the provider guarantees no order.
 unsafe extern "C" fn query_qp_data_in_order(_: *mut ibv_qp, _: ibv_wr_opcode, _: u32) -> c_int {
     0
 }

@@ -15,7 +15,7 @@ use crate::sys::log::notice;
 use cface::lock::Guard;
 use cface::shared::StaticMutex;
 
-/// One such device.
+/// An announced device.
 #[derive(Debug)]
 struct AnnouncedDevice {
     /// Address of the `verbs_device`.

@@ -15,7 +15,8 @@ use cface::Errno;
 
 /// Larger than any datagram the kernel builds for a dump.
 const BUFFER: usize = 64 * 1024;
-/// Bytes after which a dump is one without end: a neighbour table of a million entries is smaller.
+/// The largest dump in bytes. A longer dump counts as endless: a neighbour table of a million
+/// entries is smaller.
 const LARGEST_DUMP: usize = 128 << 20;
 /// Seconds to wait for an answer of the kernel, which comes at once if at all.
 const ANSWER_TIMEOUT_S: libc::time_t = 3;
@@ -64,7 +65,7 @@ impl Socket {
     pub(crate) fn open(family: c_int) -> Result<Self, Errno> {
         let socket = netlink_sys::Socket::new(family as isize).map_err(errno)?;
         let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-        // SAFETY: reads one timeval. Without a timeout we would only be less careful.
+        // SAFETY: reads one timeval. A failure is harmless: the socket then waits without a limit.
         unsafe {
             libc::setsockopt(
                 socket.as_raw_fd(),
@@ -77,7 +78,10 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Asks for one thing; the first answer.
+    /// Sends a request for one object, and returns the first message of the answer.
+    ///
+    /// # Errors
+    /// The kernel's errno; `ENODATA` without a message; `EIO` for a malformed answer.
     pub(crate) fn get(&self, request: Message) -> Result<Message, Errno> {
         self.send(request, 0)?;
         match parse(&self.receive()?)?.into_iter().next() {
@@ -87,7 +91,10 @@ impl Socket {
         }
     }
 
-    /// Asks for all of something.
+    /// Sends a request for all objects of a kind, and returns all messages of the answer.
+    ///
+    /// # Errors
+    /// The kernel's errno; `EIO` for a malformed or endless answer.
     pub(crate) fn dump(&self, request: Message) -> Result<Vec<Message>, Errno> {
         self.send(request, NLM_F_DUMP)?;
         let mut messages = Vec::new();
@@ -97,7 +104,7 @@ impl Socket {
             bytes += datagram.len();
             let answers = parse(&datagram)?;
             if answers.is_empty() {
-                // Not even a header: nothing says that more will come.
+                // A datagram without a header: whether the dump continues is unknown.
                 return Err(Errno::EIO);
             }
             for answer in answers {
@@ -140,6 +147,7 @@ fn emit(request: Message, flags: u16) -> Vec<u8> {
     bytes
 }
 
+/// One message of the kernel's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum NetlinkReply {
     Message(Message),

@@ -40,7 +40,7 @@ pub(super) fn measure(
     Ok(format!("{}By cmtime: {at_once}.", table(&output, at_once).render()))
 }
 
-/// What the script said.
+/// The table of the script's output.
 fn table(output: &str, at_once: NonZeroUsize) -> Table {
     let mut table = Table::new(&[
         ("in a virtual machine, one host", Align::Left),

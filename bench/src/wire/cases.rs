@@ -1,4 +1,4 @@
-//! The questions, the contenders and the cables.
+//! The cases to measure, the contenders and the cables.
 
 use crate::metrics::Unit;
 
@@ -11,7 +11,7 @@ pub(super) enum Cable {
     Veth(u32),
 }
 
-/// All of them, in the order of the tables.
+/// All cables, in the order of the tables.
 pub(super) const CABLES: [Cable; 3] = [Cable::Veth(9000), Cable::Veth(1500), Cable::Loopback];
 
 /// The cable of the bandwidth goals and of the plot.
@@ -34,7 +34,7 @@ impl Cable {
     }
 }
 
-/// What is measured.
+/// The measured quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Quantity {
     /// Half a round trip of a message of so many bytes.
@@ -74,7 +74,7 @@ pub(super) enum Tool {
     FabricStream(&'static str, u64),
 }
 
-/// One number, of one contender.
+/// A quantity of a contender.
 #[derive(Clone, Debug)]
 pub(super) struct Case {
     pub(super) what: Quantity,
@@ -116,7 +116,7 @@ pub(super) fn count(bytes: u64) -> u64 {
     ((1 << 30) / (bytes + 20_000)).max(100)
 }
 
-/// Everything that is asked over a cable.
+/// All cases of a cable.
 pub(super) fn of(cable: Cable) -> Vec<Case> {
     let mut all = latencies(8);
     let measure = |what, who, how| Case { what, who, how, weather: "" };

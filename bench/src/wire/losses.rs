@@ -17,12 +17,12 @@ pub(super) struct Losses<'a> {
     scratch: &'a Scratch,
 }
 
-/// What came to both ends.
+/// The packets that arrived at both ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LossCounters {
     received: u64,
     lost: u64,
-    /// Longer than the MTU: several in one.
+    /// Packets longer than the MTU: the sender merged several.
     merged: u64,
 }
 

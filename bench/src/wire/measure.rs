@@ -34,7 +34,7 @@ pub(super) struct Measured {
 /// Hundredths of a second (proc_pid_stat(5)): the kernel's unit for programs, whatever its own
 /// clock.
 const TICK_NS: f64 = 1e7;
-/// Bytes of memory that [`warm`] touches: at least as many as a question moves, up to which the
+/// Bytes of memory that [`warm`] touches: at least as many as a case moves, up to which the
 /// kernel may take new pages for packets.
 const WARM: usize = 1 << 30;
 /// Seconds for which `c-tests/bench/wire.c` sends.
@@ -170,7 +170,7 @@ impl Hosts {
         ucx_result(&ended.client.stdout, unit).ok_or_else(|| ended.report())
     }
 
-    /// Both sides with the same `ip`.
+    /// Runs both sides with the same `ip`.
     fn pair(
         &self,
         cable: Cable,
@@ -212,7 +212,7 @@ fn streamed(output: &str) -> Option<(f64, u64)> {
 /// page that the kernel takes anew costs a fault in the host, some 6 us. Packets take new pages
 /// when data changes its direction, because pages are freed on the receiver's processor. READ,
 /// whose data alone comes from the server, had a third of its bandwidth. The kernel takes the most
-/// recently freed pages first, so touching and freeing as much as a question moves is enough.
+/// recently freed pages first, so touching and freeing as much as a case moves is enough.
 fn warm() {
     // A page of zeros would not be touched.
     drop(std::hint::black_box(vec![1_u8; WARM]));

@@ -98,7 +98,7 @@ impl WireResults {
         )
     }
 
-    /// Everything, as markdown that can be read on a terminal.
+    /// The whole report, as markdown that can be read on a terminal.
     pub(super) fn text(&self, rounds: usize, lost_by: &str) -> String {
         let mut text = format!(
             "{}\n\nMedian of {rounds} rounds of `cargo xtask bench wire`, in which all took turns, each side on a CPU of its own; latencies are half round trips, \
@@ -134,7 +134,7 @@ impl WireResults {
         text
     }
 
-    /// Whoever was asked.
+    /// The contenders that were measured.
     fn all(&self, text: &mut String) {
         text.push_str("\n### All contenders between hosts\n\n| what | contender | veth, MTU 9000 | veth, MTU 1500 | loopback |\n|---|---|--:|--:|--:|\n");
         let mut asked: Vec<(Quantity, &'static str)> =

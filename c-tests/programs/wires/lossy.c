@@ -6,6 +6,7 @@
  */
 #include "rig.h"
 
+/* A UD receive begins with 40 bytes for the GRH (IBTA 1.7 11.4.1.2). */
 enum { LIST = 32, ROUNDS = 10, MESSAGES = LIST * ROUNDS, SLOT = 8192, SRC = 0, DST = LIST * SLOT, RECVS_POSTED = 64, REMOTE = DST + RECVS_POSTED * SLOT, GRH = 40 };
 
 static struct end *a, *b;

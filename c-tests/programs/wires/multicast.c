@@ -1,6 +1,6 @@
 /*
  * Multicast groups over shared memory: receivers of a message, and refused calls.
- * ibv_attach_mcast(3), IBTA 1.7 10.5.
+ * ibv_attach_mcast(3), IBTA 1.7 10.5, A16.4.6.
  */
 #include "partner.h"
 

@@ -76,7 +76,7 @@ fn listed(list: &[(&str, &str)], name: &str) -> bool {
     list.iter().any(|(other, _)| *other == name)
 }
 
-/// What `theirs` has and `ours` has not, or has otherwise.
+/// The declarations of `theirs` that `ours` lacks or declares differently.
 fn differences(ours: &Api, theirs: &Api, exact: bool) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut compare = |what: &str,

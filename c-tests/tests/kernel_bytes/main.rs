@@ -119,7 +119,7 @@ enum Side {
     Ours,
 }
 
-/// One run of the program.
+/// A run of the program.
 #[derive(Clone, Debug)]
 struct Run {
     kernel: &'static str,
@@ -245,7 +245,7 @@ impl Bench {
         }
     }
 
-    /// The same program under a name that tells nothing; the setting tells `release`.
+    /// The same program under a neutral name; a setting names `release` instead.
     fn reported(&self, release: &'static str) -> Self {
         let reported = Self {
             release: self.release,
@@ -327,7 +327,7 @@ impl Bench {
     }
 }
 
-/// What a successful run printed.
+/// The output of a successful run.
 fn text(output: &Output) -> String {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -26,7 +26,7 @@ pub(crate) struct Check<'a> {
     pub(crate) modules: &'static [&'static str],
 }
 
-/// What came out.
+/// The result of a comparison.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Comparisons that ctest made.

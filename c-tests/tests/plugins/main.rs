@@ -138,7 +138,7 @@ impl Bench {
         let mut over_ours = 0;
         for file in files {
             let mut command = self.own(Side::Ours);
-            // What `ldd -r` does.
+            // As `ldd -r` does.
             command.env("LD_TRACE_LOADED_OBJECTS", "1").env("LD_WARN", "yes");
             let output = command.env("LD_BIND_NOW", "yes").arg(&file).output().expect("it starts");
             let text = [output.stdout, output.stderr].concat();

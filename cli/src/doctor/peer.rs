@@ -56,18 +56,18 @@ fn wildcard(like: IpAddr, port: u16) -> SocketAddr {
 }
 
 /// A datagram of at least `size` bytes.
-fn pack(output: &Value, size: usize) -> Vec<u8> {
+fn pack(message: &Value, size: usize) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
-    bytes.extend(output.to_string().bytes());
+    bytes.extend(message.to_string().bytes());
     bytes.resize(bytes.len().max(size).min(ROOM), 0);
     bytes
 }
 
 fn unpack(bytes: &[u8]) -> Option<Value> {
-    let output = bytes.strip_prefix(MAGIC)?;
-    let output = output.split(|byte| *byte == 0).next()?;
+    let message = bytes.strip_prefix(MAGIC)?;
+    let message = message.split(|byte| *byte == 0).next()?;
     // No question or answer has more text.
-    serde_json::from_slice(output.get(..output.len().min(1024))?).ok()
+    serde_json::from_slice(message.get(..message.len().min(1024))?).ok()
 }
 
 /// The facts about this machine for the other machine: the version, the MTU of the interface
@@ -145,24 +145,24 @@ fn serve(machine: &Machine, socket: &UdpSocket) -> io::Error {
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
             Err(error) => return error,
         };
-        let requested = room.get(..length).and_then(unpack);
-        let Some(requested) = requested.filter(|requested| requested["what"] == "question") else {
+        let message = room.get(..length).and_then(unpack);
+        let Some(question) = message.filter(|message| message["what"] == "question") else {
             continue;
         };
-        let mut output = describe_machine(machine, from);
-        output["what"] = "answer".into();
-        output["id"] = requested["id"].clone();
+        let mut facts = describe_machine(machine, from);
+        facts["what"] = "answer".into();
+        facts["id"] = question["id"].clone();
         // The answer has the size of the question. A question that is too short gets no answer.
-        let answer = pack(&output, length);
+        let answer = pack(&facts, length);
         if answer.len() > length {
             continue;
         }
         // If the asking process has ended, the answer is lost.
         let _ = socket.send_to(&answer, from);
-        let back = requested["back"].as_u64().and_then(|port| u16::try_from(port).ok());
+        let back = question["back"].as_u64().and_then(|port| u16::try_from(port).ok());
         if let (Some(port), Ok(other)) = (back, UdpSocket::bind(wildcard(from.ip(), 0))) {
-            output["what"] = "back".into();
-            let _ = other.send_to(&pack(&output, 0), SocketAddr::new(from.ip(), port));
+            facts["what"] = "back".into();
+            let _ = other.send_to(&pack(&facts, 0), SocketAddr::new(from.ip(), port));
         }
     }
 }
@@ -182,7 +182,7 @@ fn query_peer(
     size: usize,
     id: &str,
 ) -> io::Result<PeerAnswers> {
-    let mut heard = PeerAnswers::default();
+    let mut answers = PeerAnswers::default();
     let mut room = [0; ROOM];
     let back = listener.and_then(|socket| socket.local_addr().ok()).map(|address| address.port());
     let question = json!({ "what": "question", "id": id, "back": back });
@@ -191,25 +191,25 @@ fn query_peer(
         asker.send_to(&pack(&question, size), there)?;
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         while Instant::now() < deadline
-            && (heard.answer.is_none() || (back.is_some() && !heard.arrived_at_port))
+            && (answers.answer.is_none() || (back.is_some() && !answers.arrived_at_port))
         {
             for socket in [Some(&asker), listener].into_iter().flatten() {
                 socket.set_read_timeout(Some(Duration::from_millis(10)))?;
                 let Ok((length, _)) = socket.recv_from(&mut room) else { continue };
                 let Some(output) = room.get(..length).and_then(unpack) else { continue };
                 if output["id"] == id {
-                    heard.arrived_at_port |= output["what"] == "back";
+                    answers.arrived_at_port |= output["what"] == "back";
                     if output["what"] == "answer" {
-                        heard.answer = Some(output);
+                        answers.answer = Some(output);
                     }
                 }
             }
         }
-        if heard.answer.is_some() && (back.is_none() || heard.arrived_at_port) {
+        if answers.answer.is_some() && (back.is_none() || answers.arrived_at_port) {
             break;
         }
     }
-    Ok(heard)
+    Ok(answers)
 }
 
 /// The largest path MTU for an interface with this MTU.
@@ -252,16 +252,16 @@ fn check_path(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
         );
     }
     let id = format!("{}-{}", std::process::id(), there.port());
-    let heard = match query_peer(there, listener.as_ref().ok(), 512, &id) {
-        Ok(heard) => heard,
+    let answers = match query_peer(there, listener.as_ref().ok(), 512, &id) {
+        Ok(answers) => answers,
         Err(error) => {
             let finding = format!("nothing can be sent to {to}: {error}");
             checks.push(Check::missing("peer", finding, format!("ip route get {to}")));
             return checks;
         }
     };
-    let Some(answer) = heard.answer else {
-        let finding = match heard.arrived_at_port {
+    let Some(answer) = answers.answer else {
+        let finding = match answers.arrived_at_port {
             true => {
                 format!(
                     "{to} receives packets at UDP port {port}, but its answers to other ports do not arrive"
@@ -277,7 +277,7 @@ fn check_path(machine: &Machine, there: SocketAddr, here: u16) -> Vec<Check> {
         return checks;
     };
     checks.push(Check::ok("peer", format!("packets to UDP port {port} of {to} arrive")));
-    match (&listener, heard.arrived_at_port) {
+    match (&listener, answers.arrived_at_port) {
         (Err(_), _) => {}
         (_, true) => checks.push(Check::ok(
             "peer-back",
@@ -373,7 +373,7 @@ fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {
     };
     let size = (bytes + ROCE_HEADERS) as usize;
     let arrives = query_peer(there, None, size, &format!("{id}-mtu"))
-        .is_ok_and(|heard| heard.answer.is_some());
+        .is_ok_and(|answers| answers.answer.is_some());
     if !arrives {
         let finding = format!(
             "MTU {ours} here, {theirs} there, but datagrams of {size} bytes do not arrive at {to}"

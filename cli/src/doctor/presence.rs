@@ -15,7 +15,7 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Option<Check> {
     if machine.has_file(format!("{CLASS}/{name}/node_guid")) {
         return Some(Check::ok("tree", format!("{CLASS} shows {name}")));
     }
-    // An image tells nothing about namespaces.
+    // The files of an image do not show whether a namespace can be made.
     if !machine.is_this() {
         return None;
     }

@@ -29,7 +29,7 @@ const AMAZON: u32 = 0x1d0f;
 /// The most devices of a bus.
 const SLOTS: usize = 32;
 
-/// What the files say about the NUMA node of the devices.
+/// The NUMA node of the devices, as the files name it.
 #[derive(Clone, Debug)]
 pub(super) struct NumaNode {
     /// The processors as a mask, such as `00000003`.

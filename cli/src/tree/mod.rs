@@ -4,8 +4,8 @@
 //! | | |
 //! |---|---|
 //! | `library` | asks libibverbs for the devices, in a process of its own |
-//! | `facts` | what libibverbs said |
-//! | `files` | the files that tell the same, with the kernel's names and formats |
+//! | `facts` | the devices that libibverbs reported |
+//! | `files` | the files about these devices, with the kernel's names and formats |
 //! | `folder` | writes files into a folder |
 //! | `mounts` | puts files over `/sys` of a mount namespace |
 //! | `namespaces` | enters a mount namespace, and without root a user namespace |
@@ -95,7 +95,8 @@ pub(crate) fn is_wanted(option_off: bool) -> crate::Result<bool> {
     Ok(on && !option_off)
 }
 
-/// Shows the tree to this process and its children. A line on stderr tells why there is none.
+/// Shows the tree to this process and its children. A line on stderr gives the reason if the tree
+/// cannot be shown.
 pub(crate) fn enter(environment: &Environment) {
     explain(show(environment, namespaces::enter));
 }

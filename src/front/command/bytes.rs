@@ -31,15 +31,15 @@ pub(crate) struct InputBytes<'a> {
 }
 
 impl<'a> InputBytes<'a> {
-    /// Nothing.
+    /// No bytes: a NULL address and length 0.
     pub(crate) const NONE: Self = Self { start: core::ptr::null(), len: 0, borrowed: PhantomData };
 
-    /// A structure.
+    /// The bytes of a structure.
     pub(crate) fn of<T: PlainData>(value: &'a T) -> Self {
         Self::slice(core::slice::from_ref(value))
     }
 
-    /// An array.
+    /// The bytes of an array.
     pub(crate) fn slice<T: PlainData>(values: &'a [T]) -> Self {
         Self { start: values.as_ptr().cast(), len: size_of_val(values), borrowed: PhantomData }
     }
@@ -103,16 +103,16 @@ pub(crate) struct OutputBytes<'a> {
 }
 
 impl<'a> OutputBytes<'a> {
-    /// Nothing.
+    /// No bytes: a NULL address and length 0.
     pub(crate) const NONE: Self =
         Self { start: core::ptr::null_mut(), len: 0, borrowed: PhantomData };
 
-    /// A structure.
+    /// The bytes of a structure.
     pub(crate) fn of<T: PlainData>(value: &'a mut T) -> Self {
         Self::slice(core::slice::from_mut(value))
     }
 
-    /// An array.
+    /// The bytes of an array.
     pub(crate) fn slice<T: PlainData>(values: &'a mut [T]) -> Self {
         let len = size_of_val(values);
         Self { start: values.as_mut_ptr().cast(), len, borrowed: PhantomData }

@@ -20,7 +20,7 @@ use cface::Errno;
 
 plain_data! { ib_uverbs_gid_entry }
 
-/// One entry; `None`: the kernel lacks the method, and the caller reads sysfs.
+/// An entry of the GID table; `None`: the kernel lacks the method, and the caller reads sysfs.
 ///
 /// # Errors
 /// The kernel's errno; `ENODATA`: an empty slot.

@@ -26,7 +26,7 @@ pub(crate) enum Number {
     Extended(u32),
 }
 
-/// One write command.
+/// A write command.
 #[derive(Debug)]
 pub(crate) struct Write<'a> {
     pub(crate) number: Number,

@@ -1,4 +1,4 @@
-//! What a person sees when all checks are done, and the table of groups.
+//! The summary of a run, with the table of groups and the failed checks.
 
 use super::{Check, Tally, Tier, group};
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ impl Record {
     }
 }
 
-/// All of them.
+/// The results of all checks of a run.
 #[derive(Debug)]
 pub(super) struct Summary {
     records: Vec<Record>,

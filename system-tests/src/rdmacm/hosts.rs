@@ -260,7 +260,8 @@ fn addresses(bench: &Bench, hosts: &Namespaces, other: &str) -> Result<(), Strin
     super::all_ok(bench, site.job(0, &[exe, SERVER, other], None)?)
 }
 
-/// One host sends datagrams to a group, and the member on the second host receives all.
+/// One host sends datagrams to a group, and the member on the second host receives all. The kernel
+/// of the member lists the group's IP address (IBTA 1.7 A17.9.2).
 fn multicast(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let (group, file, shown, other) = match site.address {
         // As the kernel shows them: in its byte order, and verbatim.

@@ -73,6 +73,30 @@ fn extension(random: u64) -> Vec<Message> {
     ]
 }
 
+/// A message has at most 2^31 bytes (IBTA 1.7 9.7.4.1.7). A longer request is invalid before its
+/// key is checked; a request of 2^31 bytes is checked, and the memory of the test is shorter.
+#[test]
+fn a_request_above_two_gib_is_invalid_before_its_key_is_checked() {
+    let limit = 1_u32 << 31;
+    for (len, expected) in [(limit + 1, Nak::InvalidRequest), (limit, Nak::RemoteAccess)] {
+        let range = Reth { va: 0, rkey: RKEY, len };
+        let requests =
+            [(Request::Read(range), &[][..]), (Request::Write(Write::First(range)), &[7; 256][..])];
+        for (request, payload) in requests {
+            let mut world = with_a_stranger();
+            forge(&mut world, 1, FIRST[0], Message::Rc(request), 0, payload);
+            let now = world.now;
+            let replies = std::iter::from_fn(|| world.ends[1].transmit(now)).any(|datagram| {
+                let packet = Packet::parse(&datagram[..datagram.len() - ICRC_LEN]).expect("ours").0;
+                matches!(packet.message, Message::RcResponse(Response::Acknowledge(aeth))
+                    if aeth.syndrome == Syndrome::Nak(expected))
+            });
+            assert!(replies, "{request:?} needs {expected:?}");
+            assert!(world.ends[1].qp.is_in_error());
+        }
+    }
+}
+
 #[test]
 fn no_forged_greeting_proves_the_extension() {
     let mut world = with_a_stranger();

@@ -1,5 +1,6 @@
-//! Two ends on a virtual clock, and a network that loses, repeats, reorders and damages datagrams.
-//! This file contains the network; the modules beside it contain the tests.
+//! The transport rules of IBTA 1.7 9, between two ends on a virtual clock, and a network that
+//! loses, repeats, reorders and damages datagrams. This file contains the network; the modules
+//! beside it contain the tests.
 
 mod deferred;
 mod end;
