@@ -563,3 +563,41 @@ fn no_structure_has_many_fields() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(seen > 500, "only {seen} structures found: does this test still read them?");
 }
+
+/// The greatest number of fields of the structures in [`OWNERS`].
+const FIELDS_OF_OWNERS: usize = 16;
+
+/// Structures of `providers/soft/src/engine` whose fields other files do not see; `true`: the files
+/// of the engine see them, and no others.
+const OWNERS: [(&str, &str, bool); 5] = [
+    ("adapter/registry.rs", "Registry", false),
+    ("adapter/service.rs", "Service", false),
+    ("queues/qp/mod.rs", "Qp", false),
+    ("queues/qp/mod.rs", "Requester", true),
+    ("ring/mod.rs", "RingSender", true),
+];
+
+#[test]
+fn the_large_objects_of_soft_own_their_fields() {
+    let engine = Path::new(env!("CARGO_MANIFEST_DIR")).join("providers/soft/src/engine");
+    for (file, name, is_seen_in_engine) in OWNERS {
+        let text = fs::read_to_string(engine.join(file)).expect("a source file");
+        let code = syn::parse_file(&text).unwrap_or_else(|e| panic!("{file}: {e}"));
+        let owner = code.items.into_iter().find_map(|item| match item {
+            syn::Item::Struct(item) if item.ident == name => Some(item),
+            _ => None,
+        });
+        let owner = owner.unwrap_or_else(|| panic!("{file} has no {name}"));
+        let count = owner.fields.len();
+        assert!(count <= FIELDS_OF_OWNERS, "{file}: {name} has {count} fields");
+        for field in &owner.fields {
+            let is_own = match &field.vis {
+                syn::Visibility::Inherited => true,
+                syn::Visibility::Restricted(of) => is_seen_in_engine && !of.path.is_ident("crate"),
+                syn::Visibility::Public(_) => false,
+            };
+            let field = field.ident.as_ref().expect("a name");
+            assert!(is_own, "{file}: other files see {name}.{field}");
+        }
+    }
+}

@@ -44,7 +44,7 @@ impl Adapter {
         let mut plan = self.port.plan.lock();
         plan.add(rule);
         for qp in self.registry.all_qps() {
-            qp.requester.lock().add_fault_rules(&plan, qp.ordinal, qp.kind);
+            qp.requester().lock().add_fault_rules(&plan, qp.ordinal(), qp.kind());
             qp.await_acks();
         }
     }
@@ -54,7 +54,7 @@ impl Adapter {
         *plan = FaultPlan::default();
         let qps = self.registry.all_qps();
         for qp in &qps {
-            qp.requester.lock().drop_fault_rules();
+            qp.requester().lock().drop_fault_rules();
         }
         drop(plan);
         for qp in &qps {

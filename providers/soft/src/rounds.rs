@@ -87,13 +87,13 @@ impl Adapter {
             // Cleared only now: otherwise a QP that still waits would wake the service thread at
             // once. A thread that watched the QP before this point changed its state under a lock
             // read below.
-            qp.marks.end_watch();
+            qp.marks().end_watch();
             let (waits, held_up) = {
-                let responder = qp.responder.lock();
+                let responder = qp.responder().lock();
                 (responder.deadline(), responder.recheck() && qp.is_receiving())
             };
             let (stalled, due) = {
-                let requester = qp.requester.lock();
+                let requester = qp.requester().lock();
                 (requester.recheck() || held_up, requester.fault_delay_end())
             };
             if waits.is_none() && !stalled {
@@ -117,7 +117,7 @@ impl Adapter {
         let (due, next) = self.service.take_due_flushes(now);
         for qp in due {
             // Unless the QP was taken down or connected again meanwhile.
-            let still = qp.responder.lock().link.as_ref().is_some_and(|l| l.was_cut(qp.qpn));
+            let still = qp.responder().lock().link.as_ref().is_some_and(|l| l.was_cut(qp.qpn()));
             if still {
                 qp.enter_error();
             }
@@ -143,18 +143,18 @@ impl Adapter {
     fn fail_qps_of_overrun_cqs(&self) {
         for cq in self.service.take_overrun_cqs() {
             for qp in self.registry.all_qps() {
-                let uses = |own: &Cq| own.handle() as usize == cq;
+                let uses = |own: &Cq| own.key() == cq;
                 if qp.pair().is_some_and(|pair| uses(&pair.send_cq) || uses(&pair.recv_cq)) {
                     qp.event(abi::IBV_EVENT_QP_FATAL);
                     qp.enter_error();
                 }
             }
             for srq in self.registry.all_srqs() {
-                if srq.cq.as_ref().is_some_and(|own| own.handle() as usize == cq) {
+                if srq.cq.as_ref().is_some_and(|own| own.key() == cq) {
                     srq.event(abi::IBV_EVENT_SRQ_ERR);
                 }
             }
-            for wq in self.registry.all_wqs().iter().filter(|wq| wq.cq.handle() as usize == cq) {
+            for wq in self.registry.all_wqs().iter().filter(|wq| wq.cq.key() == cq) {
                 wq.fail();
             }
         }
@@ -209,7 +209,7 @@ impl Handler for Rounds {
         let at = Instant::now() + FLUSH_DELAY;
         for qp in adapter.registry.all_qps() {
             let concerned = {
-                let responder = qp.responder.lock();
+                let responder = qp.responder().lock();
                 responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(&l.peer, peer))
             };
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {

@@ -196,7 +196,7 @@ impl Side {
 
     fn modify(&self, state: u32, given: u32, attr: ibv_qp_attr) {
         let attr = ibv_qp_attr { qp_state: state, ..attr };
-        let gids = Gids::of_this_host(self.qp.adapter.identity.guid(), 0);
+        let gids = Gids::of_this_host(self.qp.adapter().identity.guid(), 0);
         crate::ops::qp::modify(&self.qp, &gids, &attr, given | IBV_QP_STATE)
             .expect("a permitted transition");
     }
@@ -224,7 +224,7 @@ impl Side {
             soft_semantics::state::QpState::Rtr,
             soft_semantics::state::QpState::Rts,
         ] {
-            let needs = soft_semantics::modify::transition(self.qp.kind, self.qp.state(), state);
+            let needs = soft_semantics::modify::transition(self.qp.kind(), self.qp.state(), state);
             self.modify(state as u32, needs.expect("the usual way").required, attr);
         }
     }
@@ -240,7 +240,7 @@ impl Side {
     }
 
     fn send(&self, request: Request, sges: &[ibv_sge]) {
-        let mut requester = self.qp.requester.lock();
+        let mut requester = self.qp.requester().lock();
         requester.post(&self.qp, &request, sges).expect("a good request");
         requester.publish();
         self.qp.release_requester(requester);
@@ -274,8 +274,8 @@ impl Drop for Side {
 fn pair(kind: QpType, cma: bool, bytes: usize) -> (Side, Side) {
     let adapter = adapter(cma);
     let (a, b) = (Side::new(&adapter, kind, bytes), Side::new(&adapter, kind, bytes));
-    a.connect(b.qp.qpn, 0);
-    b.connect(a.qp.qpn, 0);
+    a.connect(b.qp.qpn(), 0);
+    b.connect(a.qp.qpn(), 0);
     (a, b)
 }
 
@@ -294,7 +294,7 @@ fn request(opcode: u32, to: &Side) -> Request {
             opcode,
             RemoteAddress { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey },
         ),
-        to: Destination { qpn: to.qp.qpn, qkey: QKEY, elsewhere: false, grh: None },
+        to: Destination { qpn: to.qp.qpn(), qkey: QKEY, elsewhere: false, grh: None },
         ..Request::default()
     }
 }
@@ -453,8 +453,8 @@ fn a_send_without_a_receive_waits_or_fails_as_rnr_retry_says() {
 
     let adapter = adapter(true);
     let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 9)]);
     for _ in 0..100 {
         assert_eq!((a.poll(), b.poll()), (None, None));
@@ -511,7 +511,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
     for size in [0, 1, 32, 33, 4096] {
         let (mut a, b) = pair(QpType::Ud, true, 5000);
         fill(&mut a, size);
-        let adapter = &b.qp.adapter;
+        let adapter = b.qp.adapter();
         let ring = adapter.view.peer_ring(adapter.fabric.slot()).expect("mapped");
         let before = ring.acked().load(Ordering::Acquire);
         // No test thread waits for this message: the service thread may serve it.
@@ -530,7 +530,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         a.send(request(IBV_WR_SEND_WITH_IMM, &b), &[a.sge(0, size)]);
         let got = b.wait(&a);
         assert_eq!((got.status, got.byte_len as usize), (IBV_WC_SUCCESS, size + 40));
-        assert_eq!((got.src_qp, got.imm), (a.qp.qpn, 0x0403_0201));
+        assert_eq!((got.src_qp, got.imm), (a.qp.qpn(), 0x0403_0201));
         assert_eq!(a.memory[..size], b.memory[40..40 + size]);
         assert_eq!(b.poll(), None, "one receive, one datagram");
     }

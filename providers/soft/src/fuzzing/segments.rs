@@ -134,8 +134,8 @@ impl World {
             modify(qp, &self.gids, &reset, IBV_QP_STATE).expect("RESET is always allowed");
             // The tables of a correct remote process.
             let entry = self.own.qp(which + 1);
-            let kind = qp.kind as u8;
-            let life = Life { state: Life::RTS, kind, generation: 1, dest_qpn: qp.qpn };
+            let kind = qp.kind() as u8;
+            let life = Life { state: Life::RTS, kind, generation: 1, dest_qpn: qp.qpn() };
             entry.rights.store(u64::from(u32::MAX), Relaxed);
             entry.ring_base.store(RING_SLOTS, Relaxed);
             entry.rnr_retry.store(0, Relaxed);
@@ -145,14 +145,15 @@ impl World {
             ring.holder().store(0, Relaxed);
             entry.life.store(life.pack(), Release);
             for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-                let needs = transition(qp.kind, qp.state(), state).expect("the usual way").required;
+                let needs =
+                    transition(qp.kind(), qp.state(), state).expect("the usual way").required;
                 let dest_qp_num = self.number(which);
                 let attr = ibv_qp_attr { qp_state: state as u32, dest_qp_num, ..attr };
                 modify(qp, &self.gids, &attr, needs | IBV_QP_STATE)
                     .expect("a permitted transition");
             }
             RingHolder::new(self.other.identity(), 1)
-                .take(&self.victim.qp_ring(qp.index).expect("mapped"));
+                .take(&self.victim.qp_ring(qp.index()).expect("mapped"));
             for id in 0..RECEIVES {
                 if let Ok(mut receives) = qp.lock_receives_for_post() {
                     let _ = receives.post(id, &[self.sge(id as usize * 1024, 1024)]);
@@ -172,7 +173,7 @@ impl World {
     fn play(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
         let (which, at) = (usize::from(which) % KINDS.len(), usize::from(a));
         let qp = &self.qps[which];
-        let ring = self.victim.qp_ring(qp.index).expect("mapped");
+        let ring = self.victim.qp_ring(qp.index()).expect("mapped");
         match kind % 12 {
             // A slot at the position that the adapter reads next. Bit 0 clear: the correct sender.
             // Bit 1 clear: an address in the registered memory.
@@ -191,7 +192,7 @@ impl World {
                     words[3] = words[3] & !0xffff_ffff | u64::from(self.keys.rkey);
                 }
                 write(&ring, seq, words);
-                self.victim.ring_qp_bell(qp.index);
+                self.victim.ring_qp_bell(qp.index());
             }
             3 => {
                 let ring = self.victim.peer_ring(self.other.slot()).expect("mapped");
@@ -203,7 +204,7 @@ impl World {
                 if b & 1 == 0 {
                     let own = u64::from(self.number(which)) << 32;
                     words[1] = words[1] & !(0xff_ffff << 32) | own;
-                    words[2] = u64::from(qp.qpn) | u64::from(QKEY) << 32;
+                    words[2] = u64::from(qp.qpn()) | u64::from(QKEY) << 32;
                 }
                 write(&ring, seq, words);
                 self.victim.ring_peer_bell(self.other.slot());
@@ -223,7 +224,7 @@ impl World {
                     2 => ring.nak().store(words[0] as u32 % 8, Release),
                     _ => ring.holder().store(words[0], Release),
                 }
-                self.victim.ring_qp_bell(qp.index);
+                self.victim.ring_qp_bell(qp.index());
             }
             7 => self.change_entry(which, at, &words),
             8 => {
@@ -275,7 +276,7 @@ impl World {
             IBV_WR_SEND_WITH_IMM,
         ];
         let opcode = opcodes[usize::from(what) % 6];
-        let allowed = match qp.kind {
+        let allowed = match qp.kind() {
             QpType::Rc => true,
             QpType::Uc => !matches!(opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_FETCH_AND_ADD),
             _ => matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM),
@@ -298,7 +299,7 @@ impl World {
             to: Destination { qpn: self.number(which), qkey: QKEY, elsewhere: false, grh: None },
             ..Request::default()
         };
-        let mut requester = qp.requester.lock();
+        let mut requester = qp.requester().lock();
         let _ = requester.post(qp, &request, &[self.sge(0, len)]);
         requester.publish();
         qp.release_requester(requester);

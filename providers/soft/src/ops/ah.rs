@@ -87,7 +87,7 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
             }
         }
         let held = domain.hold()?;
-        domain.adapter.registry.address_handles.take(MAX_AH)?;
+        domain.adapter.registry.address_handles().take(MAX_AH)?;
         held.keep();
         let verbs = ibv_ah { context, pd, handle: 0 };
         Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
@@ -104,7 +104,7 @@ pub(super) unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
         unsafe {
             let ah = Box::from_raw(ah.cast::<Ah>());
             let domain = Pd::of(ah.verbs.pd);
-            domain.adapter.registry.address_handles.give_back();
+            domain.adapter.registry.address_handles().give_back();
             domain.release();
         }
         Ok(())

@@ -87,13 +87,13 @@ pub(super) unsafe fn install(verbs: *mut verbs_qp) {
 /// `qp` is a live QP of this provider, and this thread called ibv_wr_start on it.
 unsafe fn builder<'a>(qp: *mut ibv_qp_ex) -> &'a mut Builder {
     // SAFETY: this thread holds the lock since ibv_wr_start, so the reference is exclusive.
-    unsafe { &mut *Qp::of(qp.cast()).builder.builder.get() }
+    unsafe { &mut *Qp::of(qp.cast()).builder().builder.get() }
 }
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: a live QP (ibv_wr_post(3)).
     let queue = unsafe { Qp::of(qp.cast()) };
-    queue.builder.lock.lock();
+    queue.builder().lock.lock();
     // SAFETY: locked above.
     let builder = unsafe { builder(qp) };
     builder.count = 0;
@@ -104,7 +104,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: this thread locked it in ibv_wr_start.
-    unsafe { Qp::of(qp.cast()).builder.lock.unlock() };
+    unsafe { Qp::of(qp.cast()).builder().lock.unlock() };
 }
 
 /// Posts all requests or none.
@@ -113,7 +113,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     let (queue, builder) = unsafe { (Qp::of(qp.cast()), builder(qp)) };
     let result = post_all(queue, builder);
     // SAFETY: this thread locked it in ibv_wr_start.
-    unsafe { queue.builder.lock.unlock() };
+    unsafe { queue.builder().lock.unlock() };
     result.map_or_else(failed, |()| 0)
 }
 
@@ -125,7 +125,7 @@ pub(crate) fn post_all(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if let Some(error) = builder.error {
         return Err(error);
     }
-    let mut requester = qp.requester.lock();
+    let mut requester = qp.requester().lock();
     let result = post_built(qp, builder, &mut requester);
     // Called after success and failure: posting, or making room, may have completed a failed
     // request.
@@ -165,7 +165,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
         }
     }
     for built in &*list {
-        requester.check(qp.kind, &built.request, &built.sges)?;
+        requester.check(qp.kind(), &built.request, &built.sges)?;
     }
     let mut result = Ok(());
     let mut rest = &*list;

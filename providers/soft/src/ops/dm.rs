@@ -60,7 +60,7 @@ impl Drop for DeviceMemory {
         if let Store::Own { map, keys, .. } = &self.store {
             self.adapter.regions.revoke(keys.index);
             self.adapter.regions.release(keys.index);
-            self.adapter.registry.device_memory.give_back(map.len() as u64);
+            self.adapter.registry.device_memory().give_back(map.len() as u64);
         }
     }
 }
@@ -134,18 +134,18 @@ pub(super) unsafe extern "C" fn alloc_dm(
         }
         let adapter = Arc::clone(&owner.adapter);
         let bytes = length.next_multiple_of(cface::mem::page_size() as u64);
-        adapter.registry.device_memory.take(bytes, MAX_DM)?;
+        adapter.registry.device_memory().take(bytes, MAX_DM)?;
         let (map, file) = match memory(c"ferroverbs-dm", bytes as usize) {
             Ok(made) => made,
             Err(errno) => {
-                adapter.registry.device_memory.give_back(bytes);
+                adapter.registry.device_memory().give_back(bytes);
                 return Err(errno);
             }
         };
         let base = map.base();
         let extent = Extent { pd: 0, va: base as u64, iova: 0, len: length, access: 0 };
         let Some(keys) = adapter.regions.register(&extent) else {
-            adapter.registry.device_memory.give_back(bytes);
+            adapter.registry.device_memory().give_back(bytes);
             return Err(Errno::ENOMEM);
         };
         adapter.regions.belongs_to(keys.index, owner.identity.origin);

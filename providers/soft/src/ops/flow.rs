@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn create_flow(
         if head.comp_mask != 0 || head.port != 1 {
             return Err(Errno::EINVAL);
         }
-        match queue.kind {
+        match queue.kind() {
             QpType::Raw => {}
             QpType::Ud => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
@@ -119,7 +119,7 @@ pub(super) unsafe extern "C" fn create_flow(
         // caller states that its counters are live.
         let counters: Vec<_> =
             counting.map(|spec| unsafe { counters_of(spec) }).collect::<Result<_, _>>()?;
-        let adapter = &queue.adapter;
+        let adapter = queue.adapter();
         let shared = queue.me().upgrade().ok_or(Errno::EINVAL)?;
         // Processes that send frames must know this process.
         adapter.datagrams.meet_all_processes(adapter)?;
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn create_flow(
         for c in &counters {
             c.users.fetch_add(1, Ordering::AcqRel);
         }
-        queue.unconnected.flows.fetch_add(1, Ordering::AcqRel);
+        queue.unconnected().flows.fetch_add(1, Ordering::AcqRel);
         // SAFETY: a live QP has its context.
         let context = unsafe { (*qp).context };
         let verbs = ibv_flow { comp_mask: 0, context, handle: 0 };
@@ -143,14 +143,14 @@ pub(super) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
     status(|| {
         // SAFETY: made by create_flow and returned once.
         let flow = unsafe { Box::from_raw(flow.cast::<Flow>()) };
-        let adapter = &flow.qp.adapter;
+        let adapter = flow.qp.adapter();
         adapter.steering.remove(&flow.rule);
         // A frame in delivery may have found the rule before its removal.
         adapter.datagrams.wait_for_deliveries();
         for c in &flow.counters {
             c.users.fetch_sub(1, Ordering::AcqRel);
         }
-        flow.qp.unconnected.flows.fetch_sub(1, Ordering::AcqRel);
+        flow.qp.unconnected().flows.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     })
 }

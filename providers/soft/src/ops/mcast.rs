@@ -20,7 +20,7 @@ unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8
     // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during the
     // call; `gid` is NULL (refused) or readable, and copied at once.
     let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
-    if queue.kind != QpType::Ud || !is_multicast(&gid) {
+    if queue.kind() != QpType::Ud || !is_multicast(&gid) {
         return Err(Errno::EINVAL);
     }
     Ok((queue, gid))
@@ -42,9 +42,9 @@ pub(super) unsafe extern "C" fn attach_mcast(
         // requires.
         let (queue, gid) = unsafe { named(qp, gid)? };
         // Processes that send to groups must know this process.
-        queue.adapter.datagrams.meet_all_processes(&queue.adapter)?;
-        queue.adapter.groups.attach(queue, &gid)?;
-        queue.adapter.set_group_membership(&gid, true);
+        queue.adapter().datagrams.meet_all_processes(queue.adapter())?;
+        queue.adapter().groups.attach(queue, &gid)?;
+        queue.adapter().set_group_membership(&gid, true);
         Ok(())
     })
 }
@@ -62,9 +62,9 @@ pub(super) unsafe extern "C" fn detach_mcast(
         // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
         // requires.
         let (queue, gid) = unsafe { named(qp, gid)? };
-        queue.adapter.groups.detach(queue, &gid)?;
-        if !queue.adapter.groups.has_any(&gid) {
-            queue.adapter.set_group_membership(&gid, false);
+        queue.adapter().groups.detach(queue, &gid)?;
+        if !queue.adapter().groups.has_any(&gid) {
+            queue.adapter().set_group_membership(&gid, false);
         }
         Ok(())
     })

@@ -131,7 +131,7 @@ pub(super) unsafe extern "C" fn bind_mw(
             operation: RequestOperation::Bind(operation),
             ..Request::default()
         };
-        let mut requester = queue.requester.lock();
+        let mut requester = queue.requester().lock();
         let posted = requester.post(queue, &request, &[]);
         requester.publish();
         queue.release_requester(requester);

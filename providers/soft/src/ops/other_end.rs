@@ -60,7 +60,7 @@ fn owner_of(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> QpOwner 
 }
 
 fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
-    if !matches!(qp.kind, QpType::Rc | QpType::Uc | QpType::XrcSend) {
+    if !matches!(qp.kind(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
         return Err(Errno::EINVAL);
     }
     let mut end = ferroverbs_other_end {
@@ -83,24 +83,18 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     let number = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
     let (slot, index) = split_qpn(number);
     let linked = {
-        let requester = qp.requester.lock();
-        if requester.host_connection.is_some() {
+        let requester = qp.requester().lock();
+        if requester.is_between_hosts() {
             end.place = OTHER_END_WIRE;
             return Ok(end);
         }
         // The link of an XRC QP may lead to the process of another QP.
-        requester
-            .ring
-            .link
-            .as_ref()
-            .map(|link| &link.peer)
-            .filter(|peer| peer.slot == slot)
-            .cloned()
+        requester.linked_peer().filter(|peer| peer.slot == slot).cloned()
     };
     if number == 0 {
         return Ok(end);
     }
-    let peer = match owner_of(&qp.adapter, slot, linked) {
+    let peer = match owner_of(qp.adapter(), slot, linked) {
         QpOwner::Known(place, peer) => {
             (end.place, end.pid) = (place, peer.pid);
             peer

@@ -104,7 +104,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: `qp` is a live QP of this provider: the application does not destroy a QP while it
     // posts to the QP.
     let queue = unsafe { Qp::of(qp) };
-    let mut requester = queue.requester.lock();
+    let mut requester = queue.requester().lock();
     // SAFETY: the first element of the list, or NULL; it stays until the call returns.
     if let Some(first) = unsafe { wr.as_ref() }
         && first.next.is_null()
@@ -162,7 +162,7 @@ unsafe fn post_send_list(
                 false => elements(wr.sg_list, wr.num_sge),
             };
             list.ok_or(Errno::EINVAL).and_then(|list| {
-                let request = request(queue.kind, wr)?;
+                let request = request(queue.kind(), wr)?;
                 requester.post_one_of(queue, &request, list, !wr.next.is_null())
             })
         };

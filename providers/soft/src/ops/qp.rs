@@ -19,7 +19,6 @@ use super::{ah, builder, failed, object, status};
 use crate::config::Wiring;
 use crate::engine::adapter::Adapter;
 use crate::engine::queues::cq::Cq;
-use crate::engine::queues::qp::RetryAttributes;
 use crate::engine::queues::qp::creating::QpParameters;
 use crate::engine::queues::qp::life::from_shared;
 use crate::engine::queues::qp::{Opened, Pair, Qp, Role};
@@ -68,7 +67,7 @@ pub(super) unsafe extern "C" fn create_qp(
         // SAFETY: `full` names `pd` and the objects of the caller's `init`, live objects of this
         // provider during the call.
         let qp = unsafe { create(&full)? };
-        init.cap = qp.life.attributes.lock().cap;
+        init.cap = qp.attributes().lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
@@ -89,7 +88,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         // SAFETY: the objects named by the caller's `init` are live objects of this provider during
         // the call.
         let qp = unsafe { create(init)? };
-        init.cap = qp.life.attributes.lock().cap;
+        init.cap = qp.attributes().lock().cap;
         Ok(Arc::into_raw(qp).cast_mut().cast())
     })
 }
@@ -216,18 +215,18 @@ unsafe fn finish(
         (*verbs).send_cq = send_cq;
         (*verbs).recv_cq = recv_cq;
         (*verbs).srq = srq;
-        (*verbs).handle = qp.index as u32;
-        (*verbs).qp_num = qp.qpn;
+        (*verbs).handle = qp.index() as u32;
+        (*verbs).qp_num = qp.qpn();
         (*verbs).state = IBV_QPS_RESET;
         (*verbs).qp_type = qp_type;
         if !xrcd.is_null() {
-            (*qp.verbs.get()).xrcd = xrcd.cast();
-            (*qp.verbs.get()).comp_mask |= VERBS_QP_XRCD;
+            (*qp.verbs().get()).xrcd = xrcd.cast();
+            (*qp.verbs().get()).comp_mask |= VERBS_QP_XRCD;
         }
         libc::pthread_mutex_init(&raw mut (*verbs).mutex, std::ptr::null());
         libc::pthread_cond_init(&raw mut (*verbs).cond, std::ptr::null());
         if wants_ops {
-            builder::install(qp.verbs.get());
+            builder::install(qp.verbs().get());
         }
     }
     qp
@@ -393,19 +392,19 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: `qp` is live until its handle is returned at the end of the function; the
         // reference is not used afterwards.
         let queue = unsafe { Qp::of(qp) };
-        let grouped = queue.kind == QpType::Ud && queue.adapter.groups.is_attached(queue);
-        if grouped || queue.unconnected.flows.load(Ordering::Acquire) > 0 {
+        let grouped = queue.kind() == QpType::Ud && queue.adapter().groups.is_attached(queue);
+        if grouped || queue.unconnected().flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
         if queue.opened().is_some() {
-            queue.adapter.xrc.close_qp(&queue.adapter, queue);
+            queue.adapter().xrc.close_qp(queue.adapter(), queue);
         }
         let goes_on = queue.openings().is_some()
-            && queue.me().upgrade().is_some_and(|qp| queue.adapter.xrc.orphan_qp(&qp));
+            && queue.me().upgrade().is_some_and(|qp| queue.adapter().xrc.orphan_qp(&qp));
         if !goes_on {
             queue.retire();
         }
-        let got = queue.reports.report.0.end_events(&queue.reports.events, qp as u64);
+        let got = queue.reports().report.0.end_events(&queue.reports().events, qp as u64);
         // SAFETY: the QP was created with mutex and condition; the front-end counts
         // acknowledgements under the mutex; a QP holds its domain; the handle is the Arc that
         // creation turned into a pointer.
@@ -416,7 +415,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             if !(*qp).pd.is_null() {
                 Pd::of((*qp).pd).release();
             }
-            let xrcd = (*queue.verbs.get()).xrcd;
+            let xrcd = (*queue.verbs().get()).xrcd;
             if !xrcd.is_null() {
                 Xrcd::of(xrcd.cast()).release();
             }
@@ -439,7 +438,7 @@ pub(super) unsafe extern "C" fn modify_qp(
         // SAFETY: `qp` is a live QP of this provider and `attr` is readable during the call; a
         // context outlives its QPs.
         let (queue, attr, context) = unsafe { (Qp::of(qp), &*attr, Context::of((*qp).context)) };
-        let queue = match &queue.role {
+        let queue = match queue.role() {
             // Only the process of a QP can change it.
             Role::Opened(Opened { local: None, .. }) => return Err(Errno::EOPNOTSUPP),
             Role::Opened(Opened { local: Some(local), .. }) => local,
@@ -487,30 +486,28 @@ fn unreachable(adapter: &Adapter, route: &Route) -> Errno {
 }
 
 pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Result<(), Errno> {
-    if matches!(qp.role, Role::Rss(_)) {
+    if matches!(qp.role(), Role::Rss(_)) {
         // The QP has no state: frames arrive as soon as a rule names it.
         return Err(Errno::EOPNOTSUPP);
     }
     // Held against concurrent changes by the application. An error of the QP meanwhile only leads
     // to ERR.
-    let mut known = qp.life.attributes.lock();
-    let limits = limits(&qp.adapter, gids, given);
-    let changes = modify::modify(qp.kind, qp.state(), attr, given, &limits).map_err(errno)?;
+    let mut known = qp.attributes().lock();
+    let limits = limits(qp.adapter(), gids, given);
+    let changes = modify::modify(qp.kind(), qp.state(), attr, given, &limits).map_err(errno)?;
     if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
         // Checked first, because a change of state must not fail for lack of memory.
         cface::reserve::admit()?;
     }
     let elsewhere = if changes.has(IBV_QP_AV) {
-        route_to_host(&qp.adapter, qp.kind, gids, &attr.ah_attr)?
+        route_to_host(qp.adapter(), qp.kind(), gids, &attr.ah_attr)?
     } else {
         None
     };
     changes.remember(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
-    if changes.has(IBV_QP_QKEY)
-        && let Some(connection) = &mut qp.requester.lock().host_connection
-    {
-        connection.set_qkey(known.attr.qkey);
+    if changes.has(IBV_QP_QKEY) {
+        qp.requester().lock().set_host_qkey(known.attr.qkey);
     }
     match changes.step {
         Step::Reset => {
@@ -522,14 +519,8 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
         Step::Init => qp.set_state(QpState::Init),
         Step::Connect => connect(qp, gids, &known.attr, elsewhere)?,
         Step::Send { resumes, undrains } => {
-            let patience = RetryAttributes::of(&known.attr);
-            let mut requester = qp.requester.lock();
-            requester.retry = patience;
-            requester.ring.first_psn = known.attr.sq_psn;
-            requester.await_drain(false);
-            if let Some(connection) = &mut requester.host_connection {
-                connection.ready_to_send(&known.attr);
-            }
+            let mut requester = qp.requester().lock();
+            requester.begin_sending(&known.attr);
             if resumes {
                 // The thread that found the failure may not have flushed yet.
                 requester.flush(qp);
@@ -546,7 +537,7 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
             if notify {
                 qp.await_acks();
             }
-            qp.requester.lock().await_drain(notify);
+            qp.requester().lock().await_drain(notify);
             qp.advance_send();
         }
         Step::Drained => qp.set_state(QpState::Sqd),
@@ -556,16 +547,16 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
 
 /// Publishes the attributes that peers and the engine use.
 fn publish(qp: &Qp, attr: &ibv_qp_attr, has_rnr_timer: bool) {
-    let rights = u64::from(qp.pd) << 32 | u64::from(attr.qp_access_flags);
+    let rights = u64::from(qp.pd()) << 32 | u64::from(attr.qp_access_flags);
     qp.entry().rights.store(rights, Ordering::Relaxed);
     qp.entry().rnr_retry.store(attr.rnr_retry, Ordering::Relaxed);
     qp.entry().rq_psn.store(attr.rq_psn, Ordering::Relaxed);
     qp.entry().path_mtu.store(attr.path_mtu as u8, Ordering::Relaxed);
     qp.entry().max_dest_rd_atomic.store(attr.max_dest_rd_atomic, Ordering::Relaxed);
-    qp.unconnected.qkey.store(attr.qkey, Ordering::Relaxed);
+    qp.unconnected().qkey.store(attr.qkey, Ordering::Relaxed);
     qp.entry().min_rnr_timer.store(attr.min_rnr_timer, Ordering::Relaxed);
     if has_rnr_timer {
-        qp.responder.lock().min_rnr_timer = attr.min_rnr_timer;
+        qp.responder().lock().min_rnr_timer = attr.min_rnr_timer;
     }
 }
 
@@ -577,10 +568,10 @@ fn connect(
     attr: &ibv_qp_attr,
     elsewhere: Option<Route>,
 ) -> Result<(), Errno> {
-    if !qp.kind.is_connected() {
+    if !qp.kind().is_connected() {
         // A UD QP also receives from other hosts, unless the wire is unavailable.
-        if has_wire(qp.kind) {
-            match qp.adapter.ensure_wire_open() {
+        if has_wire(qp.kind()) {
+            match qp.adapter().ensure_wire_open() {
                 Ok(()) => qp.connect_by_wire(gids, attr, None),
                 // Otherwise the QP would never receive from other hosts, without any notice.
                 Err(why) if is_temporary(why) => return Err(why),
@@ -591,15 +582,15 @@ fn connect(
         return Ok(());
     }
     if let Some(route) = elsewhere {
-        let way = qp.adapter.open_wire_route(&route, qp.qpn);
+        let way = qp.adapter().open_wire_route(&route, qp.qpn());
         let far = way.map_err(|why| {
-            if qp.adapter.ensure_wire_open().is_err() {
-                qp.adapter.unreachable.note_wire(&qp.adapter, why);
+            if qp.adapter().ensure_wire_open().is_err() {
+                qp.adapter().unreachable.note_wire(qp.adapter(), why);
                 return Errno::from_raw(libc::EHOSTUNREACH);
             }
-            unreachable(&qp.adapter, &route)
+            unreachable(qp.adapter(), &route)
         })?;
-        qp.requester.lock().connect(None);
+        qp.requester().lock().connect(None);
         qp.connect_by_wire(gids, attr, Some(far));
         // No QP of this host may send to it.
         qp.set_connected(0);
@@ -607,16 +598,16 @@ fn connect(
     }
     let (mut sending, mut receiving) = (None, None);
     // If no process has the slot, requests time out, as on an unplugged cable.
-    if let Some((a, b)) = qp.adapter.link_with_retries(attr.dest_qp_num)? {
-        sending = (qp.kind != QpType::XrcRecv).then_some(a);
-        receiving = (qp.kind != QpType::XrcSend).then_some(b);
+    if let Some((a, b)) = qp.adapter().link_with_retries(attr.dest_qp_num)? {
+        sending = (qp.kind() != QpType::XrcRecv).then_some(a);
+        receiving = (qp.kind() != QpType::XrcSend).then_some(b);
     }
-    if qp.kind == QpType::XrcSend
+    if qp.kind() == QpType::XrcSend
         && let Some(link) = &sending
     {
-        qp.adapter.xrc.add_sender(qp, link.peer.slot);
+        qp.adapter().xrc.add_sender(qp, link.peer.slot);
     }
-    qp.requester.lock().connect(sending);
+    qp.requester().lock().connect(sending);
     qp.connect_receiver(receiving, attr.dest_qp_num);
     Ok(())
 }
@@ -624,7 +615,7 @@ fn connect(
 /// The attributes of a QP. Of a QP in another process only the published attributes: state,
 /// destination, access flags and timer.
 fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
-    let qp = match &qp.role {
+    let qp = match qp.role() {
         Role::Opened(Opened { local: None, home, .. }) => {
             let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
             let state = from_shared(life.state).unwrap_or(QpState::Reset) as u32;
@@ -642,9 +633,9 @@ fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
         Role::Opened(Opened { local: Some(local), .. }) => local,
         _ => qp,
     };
-    let known = *qp.life.attributes.lock();
+    let known = *qp.attributes().lock();
     let state = qp.state();
-    let draining = state == QpState::Sqd && !qp.requester.lock().is_drained();
+    let draining = state == QpState::Sqd && !qp.requester().lock().is_drained();
     (modify::shown(&known.attr, known.cap, state, draining), known.cap)
 }
 
@@ -662,7 +653,7 @@ pub(super) unsafe extern "C" fn query_qp(
     // belong to the caller and are writable during the call; the written values have no destructor.
     unsafe {
         let queue = Qp::of(qp);
-        if matches!(queue.role, Role::Rss(_)) {
+        if matches!(queue.role(), Role::Rss(_)) {
             return failed(Errno::EOPNOTSUPP);
         }
         let (known, cap) = attributes_of(queue);

@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         }
         // SAFETY: the caller's context is open for the whole call.
         let adapter = unsafe { &Context::of(context).adapter };
-        adapter.registry.indirection_tables.take(MAX_TABLES as usize)?;
+        adapter.registry.indirection_tables().take(MAX_TABLES as usize)?;
         // SAFETY: no element is NULL (checked above), and the caller states that each is a live
         // work queue of this provider; from here on the table owns a share of each.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();
@@ -244,7 +244,7 @@ pub(super) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut ibv_rwq_ind_ta
         let table = unsafe { Arc::from_raw(this) };
         // SAFETY: the context of a table is open while the table lives.
         let adapter = unsafe { &Context::of((*table.verbs.get()).context).adapter };
-        adapter.registry.indirection_tables.give_back();
+        adapter.registry.indirection_tables().give_back();
         for wq in table.queues.iter() {
             wq.users.fetch_sub(1, Ordering::AcqRel);
         }

@@ -27,7 +27,7 @@ pub(crate) struct ControlThread {
 /// The port behind all devices of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
-    pub(crate) down: AtomicBool,
+    down: AtomicBool,
     /// Orders wait. The following fields belong to the thread that carries out orders.
     pub(crate) ordered: AtomicBool,
     pub(crate) orders: Mutex<VecDeque<ImmediateFault>>,
@@ -35,8 +35,8 @@ pub(crate) struct Port {
     pub(crate) shown: Mutex<ReportedPortState>,
     /// Rules for QPs and CQs. Locked before the locks of a QP or CQ.
     pub(crate) plan: Mutex<FaultPlan>,
-    pub(crate) qps: AtomicU32,
-    pub(crate) cqs: AtomicU32,
+    qps: AtomicU32,
+    cqs: AtomicU32,
     /// Number of reported changes of the host's addresses.
     pub(crate) gid_changes: AtomicU32,
     /// The thread that receives orders from outside.

@@ -55,10 +55,10 @@ pub(crate) struct Registry {
     /// Work queues, for the handling of overruns. Destroyed work queues are removed when the list
     /// is full.
     wqs: Mutex<Vec<Weak<Wq>>>,
-    pub(crate) work_queues: ObjectCount,
-    pub(crate) indirection_tables: ObjectCount,
-    pub(crate) address_handles: ObjectCount,
-    pub(crate) device_memory: DeviceMemoryBytes,
+    work_queues: ObjectCount,
+    indirection_tables: ObjectCount,
+    address_handles: ObjectCount,
+    device_memory: DeviceMemoryBytes,
 }
 
 /// All CQs of a process by the address of their C object.
@@ -89,6 +89,26 @@ impl Registry {
         &self.recent_locks
     }
 
+    /// Number of work queues.
+    pub(crate) const fn work_queues(&self) -> &ObjectCount {
+        &self.work_queues
+    }
+
+    /// Number of indirection tables.
+    pub(crate) const fn indirection_tables(&self) -> &ObjectCount {
+        &self.indirection_tables
+    }
+
+    /// Number of address handles.
+    pub(crate) const fn address_handles(&self) -> &ObjectCount {
+        &self.address_handles
+    }
+
+    /// Bytes of device memory in use.
+    pub(crate) const fn device_memory(&self) -> &DeviceMemoryBytes {
+        &self.device_memory
+    }
+
     /// Reserves an index of the QP table. Returns the index and its QP number.
     pub(crate) fn reserve_qp(&self) -> Option<(usize, u32)> {
         let mut table = self.qps.write();
@@ -112,12 +132,12 @@ impl Registry {
     /// number can change.
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>, counted: impl FnOnce(usize)) {
         let mut qps = self.qps.write();
-        qps.place(qp.index, qp);
+        qps.place(qp.index(), qp);
         counted(qps.count());
         drop(qps);
         // A deregistration may have unlisted the locks while the QP was not in the table.
-        qp.responder.list_now();
-        qp.requester.list_now();
+        qp.responder().list_now();
+        qp.requester().list_now();
     }
 
     /// Frees an index of the QP table. Returns the number of QPs that are left.
@@ -147,7 +167,7 @@ impl Registry {
         let qps = self.qps.read();
         let half = |index, sends| -> Option<&dyn TrackedLock> {
             let qp = qps.peek(index)?;
-            Some(if sends { &qp.requester } else { &qp.responder })
+            Some(if sends { qp.requester() } else { qp.responder() })
         };
         self.recent_locks.each_held(half, |index| {
             busy.extend(qps.get(index).filter(|qp| concerned(qp)));
@@ -202,7 +222,7 @@ impl Registry {
     }
 
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
-        self.cqs.lock().insert(Arc::as_ptr(cq).addr(), Arc::downgrade(cq));
+        self.cqs.lock().insert(cq.key(), Arc::downgrade(cq));
     }
 
     pub(crate) fn cq_count(&self) -> usize {
@@ -211,7 +231,7 @@ impl Registry {
 
     pub(crate) fn remove_cq(&self, cq: &Cq) {
         // The entry kept the address from being reused.
-        let _gone = self.cqs.lock().remove(&std::ptr::from_ref(cq).addr());
+        let _gone = self.cqs.lock().remove(&cq.key());
     }
 
     /// The CQ whose C object has the address `key`.

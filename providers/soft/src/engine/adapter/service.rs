@@ -28,7 +28,7 @@ pub(crate) struct Service {
     disconnected: Mutex<Vec<(Instant, Weak<Qp>)>>,
     /// Chunks of destroyed QPs that a peer may still use.
     pending_release: Mutex<Vec<PendingRelease>>,
-    /// CQs with an overrun, by the address of their C object.
+    /// CQs with an overrun, by their keys.
     overrun_cqs: Mutex<Vec<usize>>,
     /// True once events of a CQ were moderated.
     moderates: AtomicBool,
@@ -71,8 +71,8 @@ impl Service {
 
     /// Makes the service thread look at `qp` until it waits for nothing.
     pub(crate) fn watch_qp(&self, qp: &Qp) {
-        if qp.marks.begin_watch() {
-            self.watched.lock().push(qp.me.clone());
+        if qp.marks().begin_watch() {
+            self.watched.lock().push(qp.me().clone());
             self.wake_up();
         }
     }
@@ -85,8 +85,8 @@ impl Service {
 
     /// Keeps `qp` watched, without a new round.
     pub(crate) fn watch_again(&self, qp: &Qp) {
-        if qp.marks.begin_watch() {
-            self.watched.lock().push(qp.me.clone());
+        if qp.marks().begin_watch() {
+            self.watched.lock().push(qp.me().clone());
         }
     }
 
@@ -109,7 +109,7 @@ impl Service {
 
     /// Flushes the receives of `qp` at the time `at`, because its peer died.
     pub(crate) fn flush_at(&self, at: Instant, qp: &Qp) {
-        self.disconnected.lock().push((at, qp.me.clone()));
+        self.disconnected.lock().push((at, qp.me().clone()));
     }
 
     /// Removes the QPs that are due at the time `now`. Returns them, and the time of the next.
@@ -130,11 +130,11 @@ impl Service {
     /// Fails the QPs of an overrun CQ. The service thread does so later, because the caller holds
     /// locks.
     pub(crate) fn fail_users_later(&self, cq: &Cq) {
-        self.overrun_cqs.lock().push(cq.verbs.get().addr());
+        self.overrun_cqs.lock().push(cq.key());
         self.wake_up();
     }
 
-    /// Removes the overrun CQs from the list, by the address of their C object.
+    /// Removes the overrun CQs from the list, by their keys.
     pub(crate) fn take_overrun_cqs(&self) -> Vec<usize> {
         std::mem::take(&mut *self.overrun_cqs.lock())
     }

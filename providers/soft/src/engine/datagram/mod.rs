@@ -43,13 +43,13 @@ pub(in crate::engine) const ROUND_BUDGET: usize = 256;
 /// All datagram traffic of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Datagrams {
-    pub(in crate::engine) outlets: RwLock<HashMap<u16, Arc<Outlet>>>,
-    pub(in crate::engine) inlets: Mutex<Inlets>,
+    outlets: RwLock<HashMap<u16, Arc<Outlet>>>,
+    inlets: Mutex<Inlets>,
     /// All known processes, including this process.
-    pub(in crate::engine) known_processes: RwLock<Vec<KnownProcess>>,
-    pub(in crate::engine) introductions: Introductions,
+    known_processes: RwLock<Vec<KnownProcess>>,
+    introductions: Introductions,
     /// A datagram waits in a ring for a receive.
-    pub(in crate::engine) has_waiting: AtomicBool,
+    has_waiting: AtomicBool,
     /// Datagrams that arrived and were dropped.
     pub(crate) dropped: AtomicU64,
     /// Unused lists, kept for their memory.
@@ -66,18 +66,18 @@ impl Datagrams {
 /// A process and its segments.
 #[derive(Debug)]
 pub(in crate::engine) struct KnownProcess {
-    pub(in crate::engine) peer: Arc<Peer>,
-    pub(in crate::engine) view: View,
+    peer: Arc<Peer>,
+    view: View,
 }
 
 /// Whether this process has connected to all members of the fabric.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Introductions {
-    pub(in crate::engine) done: AtomicBool,
+    done: AtomicBool,
     /// Held by the thread that connects to all members.
-    pub(in crate::engine) in_progress: Mutex<()>,
+    in_progress: Mutex<()>,
     /// Slots of processes that were stopped then. The service thread meets them.
-    pub(in crate::engine) stopped: Mutex<Vec<u16>>,
+    stopped: Mutex<Vec<u16>>,
 }
 
 /// The ring for datagrams to a process.
@@ -85,36 +85,36 @@ pub(in crate::engine) struct Introductions {
 pub(crate) struct Outlet {
     pub(in crate::engine) peer: Arc<Peer>,
     pub(in crate::engine) view: View,
-    pub(in crate::engine) ring: Ring,
-    pub(in crate::engine) own_slot: u16,
-    pub(in crate::engine) state: Mutex<OutletState>,
+    ring: Ring,
+    own_slot: u16,
+    state: Mutex<OutletState>,
 }
 
 #[derive(Debug)]
 pub(in crate::engine) struct OutletState {
     /// Next sequence number, and the first number not consumed; None until the receiver has
     /// prepared the ring.
-    pub(in crate::engine) position: Option<(u32, u32)>,
-    pub(in crate::engine) lent: VecDeque<(u32, u32)>,
-    pub(in crate::engine) unpublished: bool,
+    position: Option<(u32, u32)>,
+    lent: VecDeque<(u32, u32)>,
+    unpublished: bool,
     /// Table index of the QP addressed by the last datagram.
-    pub(in crate::engine) last_target: Option<usize>,
+    last_target: Option<usize>,
 }
 
 /// The rings for datagrams from all processes.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Inlets {
-    pub(in crate::engine) known: HashMap<u16, Inlet>,
+    known: HashMap<u16, Inlet>,
     /// Process slots whose rings polls read without a bell.
-    pub(in crate::engine) hot: HotSlots<u16>,
+    hot: HotSlots<u16>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Inlet {
     pub(crate) peer: Arc<Peer>,
     pub(crate) view: View,
-    pub(in crate::engine) ring: Ring,
-    pub(in crate::engine) next: u32,
+    ring: Ring,
+    next: u32,
     /// A private copy of the frame, which no peer can change.
     pub(crate) frame: Vec<u8>,
     /// The current thread serves without a call of the application (`soft_memory::careful`).

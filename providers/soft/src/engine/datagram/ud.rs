@@ -114,14 +114,14 @@ pub(in crate::engine) fn deliver(
             _ => [3, 4].map(|at| body.word(at).as_said()),
         };
         adapter.groups.for_members(group, |qp| {
-            if !(qp.blocks_own_multicast() && qp.qpn == head.src_qpn) {
+            if !(qp.blocks_own_multicast() && qp.qpn() == head.src_qpn) {
                 taken |= place_datagram(qp, qkey, &headers, &datagram, careful);
             }
         });
         return taken;
     }
     let (_, index) = split_qpn(qpn);
-    let qp = adapter.registry.qp(index).filter(|qp| qp.kind == QpType::Ud && qp.qpn == qpn);
+    let qp = adapter.registry.qp(index).filter(|qp| qp.kind() == QpType::Ud && qp.qpn() == qpn);
     qp.is_some_and(|qp| place_datagram(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
@@ -143,7 +143,7 @@ pub(crate) fn receive_from_other_host(
     let headers = Headers { total: len + GRH, packet, ..headers };
     let datagram = Datagram { source: DatagramBytes::Packet(&header, payload), routed: true };
     // The transport compared the Q_Key.
-    place_datagram(qp, qp.unconnected.qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
+    place_datagram(qp, qp.unconnected().qkey.load(Ordering::Relaxed), &headers, &datagram, careful)
 }
 
 /// Returns false if the datagram was dropped.
@@ -154,11 +154,11 @@ fn place_datagram(
     datagram: &Datagram<'_>,
     careful: bool,
 ) -> bool {
-    if !qp.is_receiving() || qp.unconnected.qkey.load(Ordering::Relaxed) != qkey {
+    if !qp.is_receiving() || qp.unconnected().qkey.load(Ordering::Relaxed) != qkey {
         return false;
     }
     // The responder lock keeps out deregistration and RESET during the copy.
-    let mut responder = qp.responder.lock();
+    let mut responder = qp.responder().lock();
     responder.inbound.begin_serving(careful);
     let verdict = responder.inbound.send(qp, headers, datagram);
     drop(responder);
@@ -249,7 +249,7 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         requester.sends.queue.issued += 1;
     }
     used.inspect(|o| o.publish());
-    qp.adapter.wire.flush();
+    qp.adapter().wire.flush();
 }
 
 impl Requester {
@@ -327,7 +327,7 @@ fn send_datagram(
         if to.qpn == GSI_QPN {
             return send_to_group(requester, qp, to, &GSI_GROUP, ranges, request);
         }
-        *used = outlet(&qp.adapter, slot, to.qpn);
+        *used = outlet(qp.adapter(), slot, to.qpn);
     }
     // A datagram without a receiver is lost, as on a network.
     if let Some(outlet) = &*used
@@ -357,8 +357,8 @@ impl Requester {
     /// Begins the wait for a full ring.
     fn wait_for_room(&mut self, qp: &Qp) {
         self.datagrams.waits_for_room = true;
-        qp.adapter.view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
-        qp.adapter.service.watch_qp(qp);
+        qp.adapter().view.tables_head().datagrams_wait.store(1, Ordering::Relaxed);
+        qp.adapter().service.watch_qp(qp);
     }
 }
 
@@ -373,7 +373,7 @@ fn send_to_group(
     ranges: &Ranges,
     request: &Request,
 ) -> PutResult {
-    let adapter = &qp.adapter;
+    let adapter = qp.adapter();
     // A process that could not be met gets no multicast until a later call succeeds, like a station
     // without link.
     let _lost = adapter.datagrams.meet_all_processes(adapter);
@@ -409,8 +409,11 @@ fn send(
     let len = ranges.total();
     let imm = if request.opcode == IBV_WR_SEND_WITH_IMM { IMM } else { 0 };
     let solicited = if request.flags & IBV_SEND_SOLICITED != 0 { SOLICITED } else { 0 };
-    let qkey =
-        if to.qkey & QKEY_OWN != 0 { qp.unconnected.qkey.load(Ordering::Relaxed) } else { to.qkey };
+    let qkey = if to.qkey & QKEY_OWN != 0 {
+        qp.unconnected().qkey.load(Ordering::Relaxed)
+    } else {
+        to.qkey
+    };
     let mut body = [0u64; BODY_WORDS];
     body[0] = halves(to.qpn, qkey);
     let packet = to.grh.map_or(0, |route| if uses_ipv4(&route) { IPV4 } else { IPV6 });
@@ -427,12 +430,12 @@ fn send(
         op: Op::Datagram,
         flags: imm | solicited,
         imm: request.imm,
-        src_qpn: qp.qpn,
+        src_qpn: qp.qpn(),
         to: (!matches!(to.qpn, MULTICAST_QPN | GSI_QPN)).then(|| split_qpn(to.qpn).1),
         body,
         inline,
     };
-    outlet.put(&qp.adapter, &datagram, |chunk| {
+    outlet.put(qp.adapter(), &datagram, |chunk| {
         let header = to.grh.map(|route| route_header(&route, len));
         let skip = if header.is_some() { GRH } else { 0 };
         if let Some(header) = header {

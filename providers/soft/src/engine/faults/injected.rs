@@ -101,7 +101,7 @@ impl FaultyWire {
     ) -> AfterFault {
         let asked = requester.ring.link.as_ref().map(|link| &link.entry().min_rnr_timer);
         let by = Retries {
-            reliable: qp.kind.is_reliable(),
+            reliable: qp.kind().is_reliable(),
             timeout: requester.retry.timeout,
             retry_cnt: requester.retry.retry_cnt,
             rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
@@ -127,7 +127,7 @@ impl FaultyWire {
         };
         if !self.schedule.hold(n, &delay, now) {
             if self.schedule.held_until(n).is_some() {
-                qp.adapter.service.watch_qp(qp);
+                qp.adapter().service.watch_qp(qp);
             }
             return AfterFault::Later;
         }
@@ -164,13 +164,13 @@ impl FaultyWire {
         match fault {
             Fault::PortDown(span) => {
                 // This QP stops at once; the service thread informs all other QPs.
-                qp.adapter.port.set_down(true);
-                qp.adapter.port.order(ImmediateFault::PortDown(span), &qp.adapter.fabric);
+                qp.adapter().port.set_down(true);
+                qp.adapter().port.order(ImmediateFault::PortDown(span), &qp.adapter().fabric);
                 AfterFault::PortDown
             }
             Fault::DeviceFatal => {
                 requester.sends.failure.fail();
-                qp.adapter.port.order(ImmediateFault::DeviceFatal, &qp.adapter.fabric);
+                qp.adapter().port.order(ImmediateFault::DeviceFatal, &qp.adapter().fabric);
                 AfterFault::Later
             }
             _ => {

@@ -6,10 +6,10 @@ use crate::engine::queues::qp::Qp;
 impl Qp {
     /// Applies the fault rules and the port state to a new QP.
     pub(in crate::engine) fn apply_fault_rules(&self) {
-        let port = &self.adapter.port;
+        let port = &self.adapter().port;
         {
             let plan = port.plan.lock();
-            self.requester.lock().add_fault_rules(&plan, self.ordinal, self.kind);
+            self.requester().lock().add_fault_rules(&plan, self.ordinal(), self.kind());
             if !plan.is_empty() {
                 // Faults must happen even if no thread polls.
                 self.await_acks();
@@ -27,14 +27,14 @@ impl Qp {
     /// Changes the port state of the QP.
     pub(crate) fn set_plugged(&self, plugged: bool) {
         {
-            let mut requester = self.requester.lock();
+            let mut requester = self.requester().lock();
             if plugged {
                 requester.port_up();
             } else {
                 requester.port_down();
             }
         }
-        self.responder.lock().set_port(!plugged);
+        self.responder().lock().set_port(!plugged);
         self.publish_port_state();
     }
 }

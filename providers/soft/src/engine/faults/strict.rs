@@ -33,7 +33,7 @@ impl Wire for StrictWire {
             let n = requester.sends.queue.issued;
             let verdict = match requester.check_request(qp, n) {
                 Some(verdict) => verdict,
-                None if qp.kind == QpType::Uc => StrictVerdict::Lost,
+                None if qp.kind() == QpType::Uc => StrictVerdict::Lost,
                 None => {
                     requester.start_timeout(qp);
                     break;
@@ -164,14 +164,14 @@ impl Requester {
         }
         // Without a link the inner wire measures the timeout.
         let Some(link) = self.ring.link.take() else { return Some(StrictVerdict::Goes) };
-        if qp.kind != QpType::XrcSend && !self.is_served(qp, &link) {
+        if qp.kind() != QpType::XrcSend && !self.is_served(qp, &link) {
             self.ring.link = Some(link);
             return None;
         }
         let home = self.xrc_rings.home().unwrap_or(&link);
         // A stand-in may serve for an XRC QP whose process ended; the attributes of that QP are
         // unknown.
-        let is_known = matches!(home.peer_state(qp.qpn), PeerState::Serving(_));
+        let is_known = matches!(home.peer_state(qp.qpn()), PeerState::Serving(_));
         let responder = home.entry();
         let ends = ConnectionLimits {
             own_mtu: qp.entry().path_mtu.load(Ordering::Relaxed),
@@ -185,7 +185,7 @@ impl Requester {
         }
         let under_way =
             if takes_resource(&request.operation) { self.resources_in_use(qp, n) } else { 0 };
-        Some(verdict(&request.operation, len, qp.kind.is_reliable(), under_way, &ends))
+        Some(verdict(&request.operation, len, qp.kind().is_reliable(), under_way, &ends))
     }
 
     /// Requests up to `n` that use a responder resource and whose end the application has not

@@ -14,7 +14,7 @@ pub(crate) const MOST_POINTS: u32 = 1024;
 /// A set of counters. The C object comes first.
 #[repr(C)]
 pub(crate) struct Counters {
-    pub(crate) verbs: UnsafeCell<ibv_counters>,
+    verbs: UnsafeCell<ibv_counters>,
     packets: AtomicU64,
     bytes: AtomicU64,
     /// Attached positions, and the value that each position reports.

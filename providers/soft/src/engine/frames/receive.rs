@@ -75,7 +75,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
             continue;
         }
         let Some(qp) = rule.qp.upgrade() else { continue };
-        if key.is_multicast() && qp.blocks_own_multicast() && qp.qpn == head.src_qpn {
+        if key.is_multicast() && qp.blocks_own_multicast() && qp.qpn() == head.src_qpn {
             continue;
         }
         incoming.tag = rule.tag;
@@ -87,7 +87,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
 /// Whether the queue of a rule has no receive, but may get one soon.
 fn must_wait(rule: &SteeringRule, key: &Key) -> bool {
     let Some(qp) = rule.qp.upgrade() else { return false };
-    match &qp.role {
+    match qp.role() {
         Role::Rss(rss) => rss.pick(key).is_some_and(|wq| wq.must_wait()),
         Role::Pair(pair) => qp.is_receiving() && pair.shortage.frame_waits(qp.has_receive()),
         // Steering rules never name an XRC receiver.
@@ -96,24 +96,24 @@ fn must_wait(rule: &SteeringRule, key: &Key) -> bool {
 }
 
 fn deliver_to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
-    let pair = match &qp.role {
+    let pair = match qp.role() {
         Role::Rss(rss) => {
-            return rss.pick(key).is_some_and(|wq| deliver_to_wq(&qp.adapter, wq, incoming));
+            return rss.pick(key).is_some_and(|wq| deliver_to_wq(qp.adapter(), wq, incoming));
         }
         Role::Pair(pair) if qp.is_receiving() => pair,
         _ => return false,
     };
     // The responder lock keeps out deregistration and RESET during the copy.
-    let responder = qp.responder.lock();
+    let responder = qp.responder().lock();
     let mut receive = Receive::default();
     if !qp.take_receive(&mut receive) {
         return false;
     }
     let sink = FrameTarget {
-        adapter: &qp.adapter,
+        adapter: qp.adapter(),
         pd: qp.receive_pd(),
         cq: &pair.recv_cq,
-        number: qp.qpn,
+        number: qp.qpn(),
         strips_vlan: pair.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
         appends_fcs: pair.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
     };

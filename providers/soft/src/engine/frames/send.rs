@@ -36,7 +36,7 @@ pub(crate) fn check(opcode: u32, len: u64) -> Result<(), Errno> {
 fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     // A process that could not be met gets no frames until a later call succeeds, like a station
     // without link.
-    let _lost = qp.adapter.datagrams.meet_all_processes(&qp.adapter);
+    let _lost = qp.adapter().datagrams.meet_all_processes(qp.adapter());
     requester.datagrams.waits_for_room = false;
     let mut frame = std::mem::take(&mut requester.datagrams.segmenter.frame);
     while requester.sends.has_issuable() {
@@ -86,7 +86,7 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 /// Sends a frame to all its receivers. Sends to none of them if a ring is full and the sender may
 /// still wait.
 fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
-    let adapter = &qp.adapter;
+    let adapter = qp.adapter();
     let Some((key, _)) = dissect(frame) else { return PutResult::Done };
     let (winner, receivers) = select_receivers(adapter, &key.words());
     if requester.datagrams.may_wait_for_ring() {
@@ -105,7 +105,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
         op: Op::Frame,
         flags: 0,
         imm: 0,
-        src_qpn: qp.qpn,
+        src_qpn: qp.qpn(),
         to: None,
         body,
         inline: None,

@@ -19,25 +19,31 @@ impl Qp {
         attr: &ibv_qp_attr,
         peer_route: Option<PeerRoute>,
     ) {
-        let wire = &self.adapter.wire;
+        let wire = &self.adapter().wire;
         let mtu = if peer_route.is_some() { attr.path_mtu } else { active_mtu(gids) };
         let payload = pmtu(mtu).bytes();
         let families = peer_route.as_ref().map_or(V4 | V6, PeerRoute::family);
-        wire.add_families(&self.adapter.fabric, families);
+        wire.add_families(&self.adapter().fabric, families);
         if let Some(peer_route) = &peer_route {
             self.report_small_mtu(peer_route, payload);
         }
-        let to = peer_route.as_ref().map(PeerRoute::to).filter(|_| self.kind != QpType::Uc);
+        let to = peer_route.as_ref().map(PeerRoute::to).filter(|_| self.kind() != QpType::Uc);
         let (shares, buffer) = (self.srq().is_some(), wire.receive_buffer());
         let mut connection = Box::new(HostConnection::new(
-            self.kind, self.qpn, shares, attr, mtu, peer_route, buffer,
+            self.kind(),
+            self.qpn(),
+            shares,
+            attr,
+            mtu,
+            peer_route,
+            buffer,
         ));
         if let Some(to) = to {
             connection.share_window(wire.join_host(to, payload));
         }
-        let before = self.requester.lock().set_host_connection(Some(connection), self.kind);
+        let before = self.requester().lock().set_host_connection(Some(connection), self.kind());
         match before {
-            Some(mut before) => wire.forget_connection(self.index, &mut before),
+            Some(mut before) => wire.forget_connection(self.index(), &mut before),
             None => self.count_wire_user(true),
         }
     }
@@ -49,7 +55,7 @@ impl Qp {
         let Some(carried) = peer_route.mtu() else { return };
         let fits = ferroverbs_net::roce_mtu(carried);
         if fits.is_none_or(|most| most < bytes) {
-            self.adapter.unreachable.note_mtu(peer_route.to(), bytes, carried, fits);
+            self.adapter().unreachable.note_mtu(peer_route.to(), bytes, carried, fits);
         }
     }
 
@@ -57,13 +63,13 @@ impl Qp {
     /// datagram rings.
     pub(crate) fn count_wire_user(&self, more: bool) {
         if let Some(pair) = self.pair() {
-            if self.kind.is_connected() {
+            if self.kind().is_connected() {
                 pair.send_cq.count_datagram_user(more);
                 pair.recv_cq.count_datagram_user(more);
             }
             return;
         }
-        self.adapter.xrc.count_remote(more);
-        self.adapter.wire.count_xrc_receiver(more);
+        self.adapter().xrc.count_remote(more);
+        self.adapter().wire.count_xrc_receiver(more);
     }
 }

@@ -23,11 +23,11 @@ impl Requester {
     #[cold]
     pub(crate) fn send_datagram_by_wire(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) {
         let (Some(sockets), Some(connection), Some(route)) =
-            (qp.adapter.wire.sockets(), self.host_connection.as_deref_mut(), request.to.grh)
+            (qp.adapter().wire.sockets(), self.host_connection.as_deref_mut(), request.to.grh)
         else {
             return;
         };
-        if qp.adapter.port.is_down() {
+        if qp.adapter().port.is_down() {
             return;
         }
         let with_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
@@ -40,7 +40,7 @@ impl Requester {
         };
         let destination = (&route, request.to.qpn);
         connection
-            .send_datagram(sockets, qp.qpn, destination, work, |to| ranges.gather_bytes(0, to));
+            .send_datagram(sockets, qp.qpn(), destination, work, |to| ranges.gather_bytes(0, to));
     }
 }
 
@@ -51,7 +51,7 @@ impl Qp {
             return false;
         }
         let datagram = {
-            let mut requester = self.requester.lock();
+            let mut requester = self.requester().lock();
             let Some(connection) = requester.host_connection.as_deref_mut() else { return false };
             connection.receive_datagram(round.sockets, round.now, &received.arrival)
         };

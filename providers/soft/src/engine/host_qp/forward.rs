@@ -206,8 +206,10 @@ fn receive_srq_reply(
     served_by: ServedBy,
 ) -> bool {
     let (_, index) = split_qpn(reply.of);
-    let qp =
-        adapter.registry.qp(index).filter(|qp| qp.qpn == reply.of && qp.kind == QpType::XrcRecv);
+    let qp = adapter
+        .registry
+        .qp(index)
+        .filter(|qp| qp.qpn() == reply.of && qp.kind() == QpType::XrcRecv);
     qp.is_some_and(|qp| qp.apply_srq_reply(sockets, slot, reply, served_by))
 }
 

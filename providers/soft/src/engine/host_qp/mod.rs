@@ -86,13 +86,13 @@ mod testing {
     impl Qp {
         /// Runs the timeout of the transport as if its time had come.
         pub(crate) fn fire_wire_timer(&self) {
-            let sockets = self.adapter.wire.sockets().expect("open");
+            let sockets = self.adapter().wire.sockets().expect("open");
             self.run_wire_timeout(sockets, sockets.now());
         }
 
         /// The source port of the packets to another host.
         pub(crate) fn wire_source_port(&self) -> Option<u16> {
-            self.requester.lock().host_connection.as_ref()?.source_port()
+            self.requester().lock().host_connection.as_ref()?.source_port()
         }
     }
 }

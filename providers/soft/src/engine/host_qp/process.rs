@@ -44,8 +44,8 @@ impl Process for Adapter {
             return true;
         }
         let (_, index) = split_qpn(qpn);
-        let Some(qp) = self.registry.qp(index).filter(|qp| qp.qpn == qpn) else { return false };
-        if !qp.kind.is_connected() {
+        let Some(qp) = self.registry.qp(index).filter(|qp| qp.qpn() == qpn) else { return false };
+        if !qp.kind().is_connected() {
             return qp.receive_datagram(round, received);
         }
         qp.receive_packets(round, std::iter::once(received.arrival).chain(more));
@@ -81,7 +81,7 @@ impl Process for Adapter {
 
     fn send_deferred_ack(&self, sockets: &Sockets, now: Time, index: usize) {
         if let Some(qp) = self.registry.qp(index) {
-            let mut requester = qp.requester.lock();
+            let mut requester = qp.requester().lock();
             requester.send_deferred_ack(&qp, sockets, now);
             qp.release_requester(requester);
         }
@@ -89,7 +89,7 @@ impl Process for Adapter {
 
     fn resume_sending(&self, sockets: &Sockets, now: Time, index: usize) -> bool {
         let Some(qp) = self.registry.qp(index) else { return false };
-        let mut requester = qp.requester.lock();
+        let mut requester = qp.requester().lock();
         let still_waits = requester.resume_sending(&qp, sockets, now);
         qp.release_requester(requester);
         still_waits

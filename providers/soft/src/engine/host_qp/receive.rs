@@ -79,7 +79,7 @@ impl<'a> RequestServer for Halves<'a> {
         };
         let reply = self.reply_to_peer(result);
         let is_xrc_read =
-            matches!((ask, qp.kind), (ResponderRequest::Read { .. }, QpType::XrcRecv));
+            matches!((ask, qp.kind()), (ResponderRequest::Read { .. }, QpType::XrcRecv));
         let read_owner = is_xrc_read.then(|| ReadOwner::Domain(self.inbound.domain(qp)));
         Execution::Done { reply, read_owner }
     }
@@ -90,7 +90,7 @@ impl<'a> RequestServer for Halves<'a> {
         packet: &[u8],
     ) -> Result<Option<ReadOwner>, Refusal> {
         let (qp, inbound) = (self.send.qp, &mut *self.inbound);
-        if qp.kind != QpType::XrcRecv {
+        if qp.kind() != QpType::XrcRecv {
             return qp.check_read(inbound, region).map(|()| None).map_err(refusal_of);
         }
         let number = srq_number_of(packet);
@@ -120,7 +120,7 @@ impl<'a> RequestServer for Halves<'a> {
     }
 
     fn send_srq_request(&mut self, slot: u16, frame: &[u8]) -> bool {
-        self.send.qp.adapter.send_srq_request(slot, frame)
+        self.send.qp.adapter().send_srq_request(slot, frame)
     }
 }
 
@@ -146,9 +146,9 @@ impl Qp {
     /// Runs the timeout of the transport.
     pub(super) fn run_wire_timeout(&self, sockets: &Sockets, now: Time) {
         self.with_connection(sockets, now, AckPolicy::SendNow, |connection, _| {
-            let is_unanswered = connection.run_timeout(sockets, now, self.qpn);
+            let is_unanswered = connection.run_timeout(sockets, now, self.qpn());
             if is_unanswered && config::steers() {
-                self.adapter.wire.steering().suspect_steering();
+                self.adapter().wire.steering().suspect_steering();
             }
             PumpOutcome::default()
         });
@@ -162,8 +162,8 @@ impl Qp {
         ack_policy: AckPolicy,
         act: impl FnOnce(&mut HostConnection, &mut Halves<'_>) -> PumpOutcome,
     ) {
-        let mut responder = self.responder.lock();
-        let mut requester = self.requester.lock();
+        let mut responder = self.responder().lock();
+        let mut requester = self.requester().lock();
         let state = self.state();
         // Between RESET and RTR the packet is early or late, and the transport does not see the
         // packet.
@@ -220,7 +220,7 @@ impl Qp {
             ServeResult::Verdict(Verdict::Refuse(nak)) => nak,
             ServeResult::Verdict(Verdict::Stale | Verdict::Gone) => Nak::Operation,
         };
-        if !self.kind.is_reliable() {
+        if !self.kind().is_reliable() {
             return (PeerReply::Answer(ResponderReply::Refused(Refusal::RemoteOperation)), false);
         }
         let Some(event) = refusal.event() else {
@@ -277,7 +277,7 @@ impl Qp {
         ask: &ResponderRequest,
         packet: &[u8],
     ) -> Server {
-        if self.kind != QpType::XrcRecv {
+        if self.kind() != QpType::XrcRecv {
             return Server::ThisProcess;
         }
         if !self.is_xrc_receiver_valid() {
@@ -298,7 +298,7 @@ impl Qp {
     /// Whether shared receive queue `number` belongs to another process.
     fn is_queue_of_other_process(&self, number: u32) -> bool {
         let (slot, _) = split_qpn(number);
-        slot != 0 && slot != self.adapter.fabric.slot()
+        slot != 0 && slot != self.adapter().fabric.slot()
     }
 
     /// Serves a packet that another process received, for shared receive queue `srqn` of this

@@ -53,6 +53,18 @@ impl Wire for RemoteWire {
 }
 
 impl Requester {
+    /// Whether the connection leads to another host.
+    pub(crate) const fn is_between_hosts(&self) -> bool {
+        self.host_connection.is_some()
+    }
+
+    /// UD: sets the Q_Key of datagrams between hosts.
+    pub(crate) fn set_host_qkey(&mut self, qkey: u32) {
+        if let Some(connection) = &mut self.host_connection {
+            connection.set_qkey(qkey);
+        }
+    }
+
     /// Sends requests to another host from now on (RTR), or (None) no longer. Returns the previous
     /// transport. A QP without a connection keeps its wire, which also sends to other hosts.
     pub(crate) fn set_host_connection(
@@ -75,7 +87,7 @@ impl Requester {
     /// Gives all waiting requests to the transport, and sends the packets that may leave.
     #[cold]
     pub(crate) fn issue_to_host(&mut self, qp: &Qp) {
-        let Some(sockets) = qp.adapter.wire.sockets() else { return };
+        let Some(sockets) = qp.adapter().wire.sockets() else { return };
         let Self { sends, host_connection, .. } = self;
         let Some(connection) = host_connection.as_deref_mut() else { return };
         while sends.has_issuable() {
@@ -107,7 +119,7 @@ impl Requester {
     /// Sends the deferred acknowledgement of a QP whose connection ends. Another thread may have
     /// removed the QP from the list and not have sent the acknowledgement yet.
     pub(crate) fn send_last_ack(&mut self, qp: &Qp) {
-        if let Some(sockets) = qp.adapter.wire.sockets() {
+        if let Some(sockets) = qp.adapter().wire.sockets() {
             self.send_deferred_ack(qp, sockets, sockets.now());
             sockets.flush();
         }
@@ -215,22 +227,22 @@ impl SendRequests {
 impl RequestQueue for SendHalf<'_> {
     #[inline]
     fn index(&self) -> usize {
-        self.qp.index
+        self.qp.index()
     }
 
     #[inline]
     fn wire(&self) -> &HostWire {
-        &self.qp.adapter.wire
+        &self.qp.adapter().wire
     }
 
     #[inline]
     fn fabric(&self) -> &Fabric {
-        &self.qp.adapter.fabric
+        &self.qp.adapter().fabric
     }
 
     #[inline]
     fn is_port_down(&self) -> bool {
-        self.qp.adapter.port.is_down()
+        self.qp.adapter().port.is_down()
     }
 
     fn complete(&mut self, n: u64, status: Status) {

@@ -40,13 +40,13 @@ impl Qp {
         };
         let request = SrqRequest {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            of: self.qpn,
+            of: self.qpn(),
             generation: Life::unpack(self.entry().life.load(Ordering::Relaxed)).generation,
             srqn,
             ask: ask.clone(),
         };
         let frame = request.emit(packet);
-        if !self.adapter.send_srq_request(slot, &frame) {
+        if !self.adapter().send_srq_request(slot, &frame) {
             return Execution::OwnerGone;
         }
         let number = request.number;

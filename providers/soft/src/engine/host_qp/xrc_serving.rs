@@ -63,7 +63,7 @@ impl Qp {
         frame: &[u8],
         served_by: ServedBy,
     ) -> Option<ServeResult> {
-        let mut responder = self.responder.lock();
+        let mut responder = self.responder().lock();
         let inbound = &mut responder.inbound;
         if let Some((last, served)) = inbound.last_reply
             && request.number <= last

@@ -95,14 +95,14 @@ impl Adapter {
     /// operations, and local QPs of its protection domain. `what` names the object in a report.
     pub(crate) fn quiesce(&self, pd: u32, rkey: u32, what: &str) {
         self.await_in_flight(rkey, &what);
-        if self.registry.work_queues.has_any() {
+        if self.registry.work_queues().has_any() {
             self.datagrams.wait_for_deliveries();
         }
         let concerned =
-            |qp: &Qp| qp.pd == pd || qp.receive_pd() == pd || qp.kind == QpType::XrcRecv;
+            |qp: &Qp| qp.pd() == pd || qp.receive_pd() == pd || qp.kind() == QpType::XrcRecv;
         for qp in self.registry.busy_qps(concerned) {
-            drop(qp.responder.lock());
-            drop(qp.requester.lock());
+            drop(qp.responder().lock());
+            drop(qp.requester().lock());
         }
     }
 
@@ -110,22 +110,24 @@ impl Adapter {
     /// domain.
     pub(crate) fn quiesce_xrc(&self) {
         for qp in self.registry.all_qps() {
-            if qp.kind == QpType::XrcRecv {
-                drop(qp.responder.lock());
+            if qp.kind() == QpType::XrcRecv {
+                drop(qp.responder().lock());
             }
         }
     }
 
     /// Binds a memory window. Returns `Later` while operations by its old key are in flight.
     pub(crate) fn bind(&self, qp: &Qp, bind: &Bind) -> BindResult {
-        retry_briefly(|| self.windows.bind(qp.qpn, qp.pd, bind, |rkey| self.is_key_in_use(rkey)))
+        retry_briefly(|| {
+            self.windows.bind(qp.qpn(), qp.pd(), bind, |rkey| self.is_key_in_use(rkey))
+        })
     }
 
     /// Revokes the key of a window bound to `qp`. Returns `Later` while operations by it are in
     /// flight.
     pub(crate) fn invalidate(&self, qp: &Qp, rkey: u32) -> BindResult {
         retry_briefly(|| {
-            self.windows.invalidate(qp.qpn, qp.pd, rkey, |rkey| self.is_key_in_use(rkey))
+            self.windows.invalidate(qp.qpn(), qp.pd(), rkey, |rkey| self.is_key_in_use(rkey))
         })
     }
 

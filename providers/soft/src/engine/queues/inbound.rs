@@ -103,7 +103,7 @@ impl Inbound {
     /// Whether requests can be served; an XRC QP needs a selected queue.
     #[inline]
     pub(crate) fn has_srq(&self, qp: &Qp) -> bool {
-        qp.kind != QpType::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
+        qp.kind() != QpType::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
     /// Returns the taken receive to the selected shared queue, if a queue is selected.
@@ -206,7 +206,7 @@ impl Inbound {
     /// Handles a request that cannot be executed: refused on a reliable connection, dropped on an
     /// unreliable connection.
     pub(crate) fn reject(&mut self, qp: &Qp, nak: Nak) -> Verdict {
-        if qp.kind.is_reliable() {
+        if qp.kind().is_reliable() {
             return Verdict::Refuse(nak);
         }
         self.message = None;
@@ -220,7 +220,7 @@ impl Inbound {
         if self.has_unfinished_receive {
             return Ok(());
         }
-        if !qp.kind.is_reliable() {
+        if !qp.kind().is_reliable() {
             self.skipping = true;
             return Err(Verdict::Dropped);
         }
@@ -260,13 +260,13 @@ impl Inbound {
         }
         let pd = self.domain(qp);
         let mut ranges = Ranges::new();
-        let (regions, list) = (&qp.adapter.regions, &self.receive.sges);
+        let (regions, list) = (&qp.adapter().regions, &self.receive.sges);
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, message.total) {
             return self.fail_receive_and_refuse(qp, IBV_WC_LOC_PROT_ERR, Nak::Operation);
         }
         ranges.take_care(self.check_memory);
         if let Some(rkey) = headers.invalidate {
-            match qp.adapter.invalidate(qp, rkey) {
+            match qp.adapter().invalidate(qp, rkey) {
                 BindResult::Yes => {}
                 BindResult::Later => {
                     self.message = (!headers.first).then_some(message);
@@ -306,7 +306,7 @@ impl Inbound {
             opcode,
             byte_len: len as u32,
             imm: headers.imm.or(headers.invalidate).unwrap_or(0),
-            qp_num: qp.qpn,
+            qp_num: qp.qpn(),
             src_qp: headers.src_qpn,
             wc_flags: if headers.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }
                 | if headers.invalidate.is_some() { IBV_WC_WITH_INV } else { 0 }
@@ -322,7 +322,7 @@ impl Inbound {
     /// datagram (class D).
     #[cold]
     fn too_long(&mut self, qp: &Qp) -> Verdict {
-        if qp.kind != QpType::Ud {
+        if qp.kind() != QpType::Ud {
             return self.fail_receive_and_refuse(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         if let Some(srq) = qp.srq() {
@@ -338,7 +338,7 @@ impl Inbound {
     /// error). An operation that the QP forbids takes no receive.
     #[cold]
     pub(crate) fn reject_write(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
-        if immediate && nak == Nak::Access && qp.kind.is_reliable() {
+        if immediate && nak == Nak::Access && qp.kind().is_reliable() {
             self.has_unfinished_receive = self.has_unfinished_receive || self.take_receive(qp);
             if self.has_unfinished_receive {
                 return self.fail_receive_and_refuse(qp, IBV_WC_LOC_ACCESS_ERR, nak);
@@ -350,7 +350,7 @@ impl Inbound {
     /// Completes the taken receive with the error `status`, and refuses the message with `nak`.
     fn fail_receive_and_refuse(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
         self.fail_receive(qp, status);
-        if qp.kind.is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
+        if qp.kind().is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
     /// Completes the taken receive with the error `status`.
@@ -360,7 +360,7 @@ impl Inbound {
             wr_id: self.receive.wr_id,
             status,
             opcode: IBV_WC_RECV,
-            qp_num: qp.qpn,
+            qp_num: qp.qpn(),
             vendor_err: vendor_err(status),
             ..Cqe::default()
         };
@@ -461,7 +461,7 @@ impl Inbound {
         if !remote.addr.is_multiple_of(8) {
             return self.reject(qp, Nak::Invalid);
         }
-        let view = &qp.adapter.view;
+        let view = &qp.adapter().view;
         let _in_flight = announce_window_use(qp, remote);
         let here = match self.admit(qp, remote, 8, REMOTE_ATOMIC) {
             Ok(TargetMemory::Local(here)) if !self.is_mapped(here) => {
@@ -473,7 +473,7 @@ impl Inbound {
             }
             Err(nak) => return self.reject(qp, nak),
         };
-        let own = u32::from(qp.adapter.fabric.slot()) + 1;
+        let own = u32::from(qp.adapter().fabric.slot()) + 1;
         let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
             return Verdict::Busy;
         };
@@ -513,8 +513,8 @@ impl Inbound {
             }
             Err(nak) => return self.reject(qp, nak),
         };
-        let own = u32::from(qp.adapter.fabric.slot()) + 1;
-        let lock = &qp.adapter.view.rings_head().atomic_lock;
+        let own = u32::from(qp.adapter().fabric.slot()) + 1;
+        let lock = &qp.adapter().view.rings_head().atomic_lock;
         let Some(_held) = AtomicLock::take(lock, own) else {
             return Verdict::Busy;
         };
@@ -567,11 +567,11 @@ fn find_target(
     need: u32,
 ) -> Result<TargetMemory, Nak> {
     // A window is bound to the QP that the peer is connected to.
-    let qpn = qp.as_stand_in().map_or(qp.qpn, |stand| stand.home.qpn);
-    let found = admit(&qp.adapter.view, qpn, rights, remote, len, need)?;
+    let qpn = qp.as_stand_in().map_or(qp.qpn(), |stand| stand.home.qpn);
+    let found = admit(&qp.adapter().view, qpn, rights, remote, len, need)?;
     if found.access & IMPORTED != 0 {
         // If the owner revoked its key, the region counts as unregistered.
-        let imported = qp.adapter.regions.imported(remote.rkey);
+        let imported = qp.adapter().regions.imported(remote.rkey);
         let imported = imported.filter(|imported| imported.is_there()).ok_or(Nak::Access)?;
         return Ok(TargetMemory::Foreign(imported, found.va));
     }
@@ -621,7 +621,7 @@ pub(crate) fn read_region_bytes(
 
 /// The shared queue that an XRC request names by `number`.
 fn find_srq(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
-    qp.adapter.registry.srq(number).filter(|srq| srq.domain == qp.role.domain())
+    qp.adapter().registry.srq(number).filter(|srq| srq.domain == qp.role().domain())
 }
 
 /// Location of the target of a request.
@@ -636,5 +636,5 @@ enum TargetMemory {
 /// also waits for the lock of the QP.
 fn announce_window_use(qp: &Qp, remote: RemoteAddress) -> Option<Announced<'_>> {
     is_window(remote.rkey)
-        .then(|| qp.adapter.in_flight.announce(qp.adapter.fabric.slot(), remote.rkey))
+        .then(|| qp.adapter().in_flight.announce(qp.adapter().fabric.slot(), remote.rkey))
 }

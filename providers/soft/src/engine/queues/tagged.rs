@@ -192,7 +192,7 @@ impl Inbound {
     /// The memory of the first `len` bytes of the message.
     fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges> {
         let (mut ranges, list) = (Ranges::new(), &self.destination().sges);
-        let (regions, pd) = (&qp.adapter.regions, qp.receive_pd());
+        let (regions, pd) = (&qp.adapter().regions, qp.receive_pd());
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, len) {
             return None;
         }
@@ -224,7 +224,7 @@ impl Inbound {
             whole.extend(&ranges);
             ranges = whole;
         }
-        match headers.invalidate.map(|rkey| qp.adapter.invalidate(qp, rkey)) {
+        match headers.invalidate.map(|rkey| qp.adapter().invalidate(qp, rkey)) {
             None | Some(BindResult::Yes) => {}
             Some(BindResult::Later) => return Err(PlaceError::Later),
             Some(BindResult::Refused) => {
@@ -271,7 +271,7 @@ impl Inbound {
             opcode,
             byte_len: len as u32,
             imm: headers.imm.or(headers.invalidate).unwrap_or(0),
-            qp_num: qp.qpn,
+            qp_num: qp.qpn(),
             src_qp: headers.src_qpn,
             wc_flags: flags
                 | if headers.imm.is_some() { IBV_WC_WITH_IMM } else { 0 }

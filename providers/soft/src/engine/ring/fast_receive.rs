@@ -32,7 +32,7 @@ fn received(qp: &Qp, head: ShortHead, wr_id: u64, byte_len: u32) -> Cqe {
         opcode: IBV_WC_RECV,
         byte_len,
         imm,
-        qp_num: qp.qpn,
+        qp_num: qp.qpn(),
         src_qp: head.src_qpn(),
         wc_flags,
         ..Cqe::default()
@@ -46,7 +46,7 @@ impl Responder {
     fn sender_life(&self, qp: &Qp, link: &Link, head: ShortHead) -> Option<u64> {
         // Loaded after the slot: see `Link::may_send`.
         let life = link.life();
-        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn));
+        let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn()));
         (sends && head.src_qpn() == link.qpn).then_some(life)
     }
 
@@ -58,11 +58,11 @@ impl Responder {
         let Some(life) = self.sender_life(qp, link, head).filter(|_| head.is_one()) else {
             return 0;
         };
-        if !qp.acks.has_noted(head.ack()) {
+        if !qp.acks().has_noted(head.ack()) {
             // Takes the requester lock, which precedes the locks taken below.
             qp.note_piggybacked_ack(head.ack());
         }
-        let mut receives = qp.receives.queue.lock();
+        let mut receives = qp.own_receives().lock();
         let mut batch = pair.recv_cq.completion_batch();
         let mut pushed = PushOutcome::Quiet;
         let mut served = 0;
@@ -81,7 +81,7 @@ impl Responder {
             let [sge] = oldest.list() else { break };
             let len = now.len();
             let to = region.find(sge).or_else(|| {
-                region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, LOCAL_WRITE)?;
+                region = qp.adapter().regions.check_lkey(qp.pd(), sge.lkey, LOCAL_WRITE)?;
                 region.find(sge)
             });
             let Some(to) = to else { break };
@@ -129,15 +129,15 @@ impl Responder {
         });
         let Some((from, byte_len)) = bounced else { return false };
         let len = byte_len as usize;
-        if !qp.acks.has_noted(head.ack()) {
+        if !qp.acks().has_noted(head.ack()) {
             // Takes the requester lock, which precedes the locks taken below.
             qp.note_piggybacked_ack(head.ack());
         }
-        let mut receives = qp.receives.queue.lock();
+        let mut receives = qp.own_receives().lock();
         let Some(oldest) = receives.oldest() else { return false };
         let &[sge] = oldest.list() else { return false };
         let to = if byte_len <= sge.length {
-            let region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, LOCAL_WRITE);
+            let region = qp.adapter().regions.check_lkey(qp.pd(), sge.lkey, LOCAL_WRITE);
             region.and_then(|region| region.find(&sge))
         } else {
             None
@@ -145,7 +145,7 @@ impl Responder {
         let Some(to) = to else { return false };
         let wr_id = oldest.take();
         drop(receives);
-        let begun = (len > qp.adapter.identity.eager_bytes()).then(Instant::now);
+        let begun = (len > qp.adapter().identity.eager_bytes()).then(Instant::now);
         // The copy cannot fail: a chunk is always mapped.
         let _ = from.copy_to(to);
         if let Some(begun) = begun {

@@ -95,7 +95,7 @@ impl Requester {
             return None;
         }
         let link = self.ring.link.as_deref()?;
-        let PeerState::Serving(now) = link.peer_state(qp.qpn) else { return None };
+        let PeerState::Serving(now) = link.peer_state(qp.qpn()) else { return None };
         if self.ring.latched != Some(now) {
             return None;
         }
@@ -117,13 +117,13 @@ impl Requester {
         }
         let Some((ring, 1..)) = self.fast_ring(qp) else { return false };
         let from = if send.flags & IBV_SEND_INLINE == 0 {
-            let region = qp.adapter.regions.check_lkey(qp.pd, sge.lkey, 0);
+            let region = qp.adapter().regions.check_lkey(qp.pd(), sge.lkey, 0);
             region.and_then(|region| region.find(sge))
         } else {
             self.inline_source(sge)
         };
         let Some(from) = from else { return false };
-        let head = ShortHead::from(qp.qpn, qp.acks.piggyback());
+        let head = ShortHead::from(qp.qpn(), qp.acks().piggyback());
         let head = send.head(head, self.ring.next, len);
         if !ring.fill(head, from) {
             return false;
@@ -158,7 +158,7 @@ impl Requester {
     pub(in crate::engine) fn finish_fast(&mut self, qp: &Qp) -> bool {
         let due = self.ring.next.wrapping_sub(self.ring.acked);
         let usual = due != 0
-            && qp.acks.piggybacked_beyond(self.ring.acked) == due
+            && qp.acks().piggybacked_beyond(self.ring.acked) == due
             && qp.sends_plainly()
             && qp.is_in(QpState::Rts)
             && self.ring.latched.is_some()
@@ -170,7 +170,7 @@ impl Requester {
             return false;
         }
         while let Some(lent) = self.ring.lent_chunks.pop_front() {
-            qp.adapter.chunks.give(lent.chunk);
+            qp.adapter().chunks.give(lent.chunk);
         }
         self.note_acked_all();
         self.reap(qp);
@@ -219,7 +219,7 @@ impl FastSend<'_> {
     #[inline(never)]
     fn post_chunked(&mut self, send: ShortSend, sge: &ibv_sge) -> bool {
         let len = sge.length as usize;
-        if len > self.qp.adapter.identity.one_chunk() {
+        if len > self.qp.adapter().identity.one_chunk() {
             return false;
         }
         let Some(from) = self.source(send.flags, sge) else { return false };
@@ -249,7 +249,7 @@ impl FastSend<'_> {
 
     #[inline]
     fn head(&mut self, send: ShortSend, seq: u32, len: usize) -> ShortHead {
-        let first = || ShortHead::from(self.qp.qpn, self.qp.acks.piggyback());
+        let first = || ShortHead::from(self.qp.qpn(), self.qp.acks().piggyback());
         let same = *self.common_head.get_or_insert_with(first);
         send.head(same, seq, len)
     }
@@ -274,7 +274,7 @@ impl FastSend<'_> {
 
     #[inline(never)]
     fn look_up(&mut self, sge: &ibv_sge) -> Option<Range> {
-        self.region = self.qp.adapter.regions.check_lkey(self.qp.pd, sge.lkey, 0)?;
+        self.region = self.qp.adapter().regions.check_lkey(self.qp.pd(), sge.lkey, 0)?;
         self.region.find(sge)
     }
 }

@@ -113,8 +113,8 @@ impl Requester {
             carrier: head.carrier,
             count: head.count,
             imm: head.imm,
-            src_qpn: qp.qpn,
-            ack: qp.acks.piggyback(),
+            src_qpn: qp.qpn(),
+            ack: qp.acks().piggyback(),
         };
         link.ring.put(&head, body);
         self.ring.next = self.ring.next.wrapping_add(1);
@@ -128,8 +128,8 @@ impl Requester {
         qp: &Qp,
         answer: Option<ReadResponse>,
     ) -> Option<(u32, Range)> {
-        let chunk = qp.adapter.chunks.take()?;
-        let base = qp.adapter.view.chunk(chunk)?;
+        let chunk = qp.adapter().chunks.take()?;
+        let base = qp.adapter().view.chunk(chunk)?;
         self.ring.lent_chunks.push_back(LentChunk { seq: self.ring.next, chunk, response: answer });
         Some((chunk, base))
     }
@@ -139,7 +139,7 @@ impl Requester {
     #[cold]
     pub(in crate::engine) fn take_back_chunk(&mut self, qp: &Qp) {
         if let Some(lent) = self.ring.lent_chunks.pop_back() {
-            qp.adapter.chunks.give(lent.chunk);
+            qp.adapter().chunks.give(lent.chunk);
         }
     }
 
@@ -201,7 +201,7 @@ impl Requester {
                 return self.published(n);
             }
             if offset == 0
-                && total > qp.adapter.identity.eager_bytes()
+                && total > qp.adapter().identity.eager_bytes()
                 && link.peer_attaches()
                 && !ranges.is_abroad()
                 && !is_inline
@@ -212,7 +212,7 @@ impl Requester {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             let len = (total - offset).min(CHUNK_BYTES);
             let tells =
-                total > qp.adapter.identity.eager_bytes() && is_measured(offset, len, total);
+                total > qp.adapter().identity.eager_bytes() && is_measured(offset, len, total);
             let begun = tells.then(Instant::now);
             if !ranges.gather(offset, base.first(len)) {
                 return self.unlend(qp, n);
@@ -236,7 +236,7 @@ impl Requester {
     /// Whether a long message goes through chunks although the receiver could fetch the bytes.
     fn goes_through_chunks(&mut self, qp: &Qp, link: &Link) -> bool {
         link.chunk_worth().is_some_and(|worth| self.ring.copying.prefers_chunks(worth))
-            && qp.adapter.chunks.are_mostly_free()
+            && qp.adapter().chunks.are_mostly_free()
     }
 
     /// Names the local memory in a slot; the receiver fetches the message with one copy.
@@ -320,10 +320,10 @@ impl Requester {
                 return ControlFlow::Break(Direct::Later);
             }
         }
-        let srqn = (qp.kind == QpType::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
+        let srqn = (qp.kind() == QpType::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
         let gate = self.xrc_rings.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.ring.maps.take().unwrap_or_default());
-        let (in_flight, helping) = (&qp.adapter.in_flight, &qp.adapter.helping);
+        let (in_flight, helping) = (&qp.adapter().in_flight, &qp.adapter().helping);
         let target =
             OneSidedTarget { link, reach, in_flight, helping, maps: &maps, qp_entry: gate, srqn };
         let result = act(&target);
@@ -344,7 +344,7 @@ impl Requester {
                 self.sends.fail(n, IBV_WC_LOC_PROT_ERR);
                 return ControlFlow::Break(Direct::Failed);
             }
-            Err(_) if qp.kind == QpType::Uc => return ControlFlow::Break(Direct::Dropped),
+            Err(_) if qp.kind() == QpType::Uc => return ControlFlow::Break(Direct::Dropped),
             Err(AccessError::Access) => Nak::Access,
             Err(AccessError::NoQueue) => Nak::InvalidRd,
             Err(AccessError::Forbidden | AccessError::Alignment) => Nak::Invalid,

@@ -299,7 +299,7 @@ impl Adapter {
     /// reported to the user.
     pub(crate) fn link_to(&self, peer: &Arc<Peer>, qpn: u32) -> Option<LinkPair> {
         let own = self.fabric.slot();
-        let here = self.registry.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn == qpn);
+        let here = self.registry.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn() == qpn);
         let here = here.map_or_else(Weak::new, |qp| qp.me());
         // SAFETY: all fabric segments have the lengths of `shm::layout`.
         let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };

@@ -58,13 +58,13 @@ pub(crate) struct Link {
     pub(crate) view: View,
     /// Number of the remote QP.
     pub(crate) qpn: u32,
-    pub(in crate::engine) index: usize,
+    index: usize,
     /// The receive ring of the remote QP, which this process writes.
     pub(crate) ring: Ring,
     /// The process slot of this process.
-    pub(in crate::engine) own_slot: u16,
+    own_slot: u16,
     /// The remote QP, if it belongs to this process.
-    pub(in crate::engine) local_qp: Weak<Qp>,
+    local_qp: Weak<Qp>,
 }
 
 /// A chunk that travels with slot `seq`.
@@ -73,76 +73,83 @@ pub(crate) struct LentChunk {
     pub(crate) seq: u32,
     pub(crate) chunk: u32,
     /// The response that the peer writes into the chunk.
-    pub(crate) response: Option<ReadResponse>,
+    response: Option<ReadResponse>,
 }
 
 /// The destination of the response of a READ or an atomic: request, offset and length in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadResponse {
-    pub(crate) entry: u64,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
+    entry: u64,
+    offset: usize,
+    len: usize,
 }
 
 /// The sending half of a connection to a QP of this host: the remote ring, and the position in it.
 #[derive(Debug, Default)]
 pub(crate) struct RingSender {
-    pub(crate) link: Option<Box<Link>>,
+    pub(in crate::engine) link: Option<Box<Link>>,
     /// Incarnation of the remote QP to which requests are sent; known once it serves.
     pub(in crate::engine) latched: Option<u16>,
     /// Next sequence number to send, and first sequence number not acknowledged.
     pub(in crate::engine) next: u32,
     pub(in crate::engine) acked: u32,
     /// `sq_psn` of ibv_qp_attr: the PSN of the first request.
-    pub(crate) first_psn: u32,
+    first_psn: u32,
     /// `next`, and the number of issued requests, when the connection was adopted.
     pub(in crate::engine) connected_at: (u32, u64),
     /// The remote QP serves a connection that expects another PSN or another sender.
-    pub(in crate::engine) out_of_sequence: bool,
+    out_of_sequence: bool,
     pub(in crate::engine) lent_chunks: VecDeque<LentChunk>,
     /// READs and atomics in the ring without response, for which FENCE waits.
-    pub(in crate::engine) responses_due: u32,
+    responses_due: u32,
     /// XRC: the shared receive queue that the ring named last; 0: none.
     pub(in crate::engine) named_srq: u32,
     /// Measured costs that select the path of long SENDs.
-    pub(in crate::engine) copying: Copying,
+    copying: Copying,
     /// Regions of peers that this QP uses.
-    pub(in crate::engine) maps: Option<Box<RegionMaps>>,
+    maps: Option<Box<RegionMaps>>,
     /// The lists of the last run of small requests.
-    pub(in crate::engine) run_lists: Option<Box<run_lists::RunLists>>,
+    run_lists: Option<Box<run_lists::RunLists>>,
     /// Slots were written since the last announcement to the peer.
-    pub(in crate::engine) unannounced: bool,
+    unannounced: bool,
     /// The kernel refused cross-memory attach: use the ring.
     pub(in crate::engine) attach_refused: bool,
+    /// The wait for the next acknowledgement.
+    ack_wait: AckWait,
+}
+
+/// How long a requester has waited for an acknowledgement.
+#[derive(Debug, Default)]
+struct AckWait {
     /// The time since which the remote QP does not serve.
-    pub(in crate::engine) unanswered_since: Option<Instant>,
+    unanswered_since: Option<Instant>,
     /// Polls since the last acknowledgement.
-    pub(in crate::engine) polls_without_ack: u32,
+    polls: u32,
     /// The peer's count of polls at the last look.
-    pub(in crate::engine) peer_polls: u32,
+    peer_polls: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Responder {
-    pub(in crate::engine) ring: Ring,
+    ring: Ring,
     pub(crate) link: Option<Box<Link>>,
-    pub(in crate::engine) next: u32,
+    next: u32,
     /// The incarnation that sends on this connection; known after the first arrival.
-    pub(in crate::engine) sender: Option<RingHolder>,
+    sender: Option<RingHolder>,
     pub(crate) inbound: Inbound,
     /// The time since which the piece at the head waits for a receive.
     pub(in crate::engine) rnr_since: Option<Instant>,
     pub(crate) min_rnr_timer: u8,
     /// The piece that waits for operations in flight, or for the atomics lock.
-    pub(in crate::engine) blocked_piece: Option<u32>,
+    blocked_piece: Option<u32>,
     /// Bits that stop service: `REFUSED`, `PORT_DOWN`, `GONE`; 0 while the responder serves.
-    pub(in crate::engine) not_serving: u8,
+    not_serving: u8,
     /// First sequence number not acknowledged.
-    pub(in crate::engine) acked: u32,
+    acked: u32,
     /// A piece arrived on this connection.
-    pub(in crate::engine) established: bool,
+    established: bool,
     /// The QP was connected before, so the ring may own pages.
     pub(in crate::engine) was_connected: bool,
     /// Measured costs of long messages.
-    pub(in crate::engine) costs: Costs,
+    costs: Costs,
 }

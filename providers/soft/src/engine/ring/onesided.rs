@@ -286,17 +286,17 @@ pub(crate) fn read_from_srq_owner(
     remote: RemoteAddress,
     to: &mut [u8],
 ) -> Result<(), Nak> {
-    let adapter = &qp.adapter;
+    let adapter = qp.adapter();
     let (slot, index) = split_qpn(number);
     let outlet = adapter.datagrams.outlet_soon(adapter, slot).ok().flatten();
     let outlet = outlet.ok_or(Nak::Operation)?;
     let (peer, view) = (&outlet.peer, &outlet.view);
-    let domain = qp.role.domain().ok_or(Nak::InvalidRd)?;
+    let domain = qp.role().domain().ok_or(Nak::InvalidRd)?;
     let pd = domain_of_srq(view.srq(index), domain).ok_or(Nak::InvalidRd)?;
     let rights = qp.entry().rights.load(Ordering::Relaxed);
     let rights = u64::from(pd) << 32 | rights & u64::from(u32::MAX);
     let _in_flight = adapter.in_flight.announce(slot, remote.rkey);
-    let found = admit(view, qp.qpn, rights, remote, to.len() as u64, REMOTE_READ)?;
+    let found = admit(view, qp.qpn(), rights, remote, to.len() as u64, REMOTE_READ)?;
     if found.access & IMPORTED != 0 || peer.is_self || !peer.can_attach() {
         return Err(Nak::Operation);
     }

@@ -30,9 +30,10 @@ use crate::engine::queues::qp::{Issued, Requester, RetryAttributes, Wire};
 use crate::engine::ring::costs::Copying;
 use crate::engine::ring::holder::{PeerState, Reach, RingHolder};
 use crate::engine::ring::rendezvous;
-use crate::engine::ring::{LentChunk, Link, RingSender};
+use crate::engine::ring::{AckWait, LentChunk, Link, RingSender};
 use crate::engine::xrc::XrcRings;
 use abi::*;
+use soft_local::fabric::Peer;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::Ranges;
 use soft_semantics::completion::{Cqe, PushOutcome, found_by, vendor_err};
@@ -69,6 +70,14 @@ impl Wire for RingWire {
     }
 }
 
+impl AckWait {
+    /// An acknowledgement arrived.
+    const fn end(&mut self) {
+        self.polls = 0;
+        self.unanswered_since = None;
+    }
+}
+
 impl Requester {
     /// The requester of a new QP, whose requests go by `wire`.
     pub(in crate::engine) fn new(
@@ -98,6 +107,21 @@ impl Requester {
         let n = self.sends.queue.issued;
         n != self.sends.queue.posted
             && (self.sends.queue.entry(n).offset > 0 || self.is_held_by_fault())
+    }
+
+    /// Takes over the attributes of a change to RTS.
+    pub(crate) fn begin_sending(&mut self, attr: &ibv_qp_attr) {
+        self.retry = RetryAttributes::of(attr);
+        self.ring.first_psn = attr.sq_psn;
+        self.await_drain(false);
+        if let Some(connection) = &mut self.host_connection {
+            connection.ready_to_send(attr);
+        }
+    }
+
+    /// The process of the remote QP, if the connection leads to a process of this host.
+    pub(crate) fn linked_peer(&self) -> Option<&Arc<Peer>> {
+        self.ring.link.as_ref().map(|link| &link.peer)
     }
 
     /// On a change to or from SQD: whether the application wants the event for a drained queue.
@@ -131,7 +155,7 @@ impl Requester {
         self.ring.latched = None;
         self.ring.attach_refused = false;
         self.ring.out_of_sequence = false;
-        self.ring.unanswered_since = None;
+        self.ring.ack_wait.unanswered_since = None;
     }
 
     /// The remote QP, if it belongs to this process.
@@ -144,7 +168,7 @@ impl Requester {
         self.sends.forget();
         self.datagrams.waiting.forget();
         self.ring.responses_due = 0;
-        self.ring.unanswered_since = None;
+        self.ring.ack_wait.unanswered_since = None;
         self.ring.unannounced = false;
     }
 
@@ -239,7 +263,7 @@ impl Requester {
                 }
             }
             if !answers && !self.sends.is_local(self.sends.queue.issued) {
-                if qp.kind != QpType::Uc {
+                if qp.kind() != QpType::Uc {
                     self.start_timeout(qp);
                     break;
                 }
@@ -270,12 +294,12 @@ impl Requester {
 
     /// Whether the remote QP serves this connection. Adopts its sequence numbers the first time.
     pub(in crate::engine) fn is_served(&mut self, qp: &Qp, link: &Link) -> bool {
-        match (link.peer_state(qp.qpn), self.ring.latched) {
+        match (link.peer_state(qp.qpn()), self.ring.latched) {
             (PeerState::Serving(now), Some(latched)) if now == latched => true,
             (PeerState::Serving(now), latched) => {
                 // A UC responder accepts any message as the first of a connection.
                 let begins =
-                    latched.is_none() || qp.kind == QpType::Uc || self.is_connection_unused();
+                    latched.is_none() || qp.kind() == QpType::Uc || self.is_connection_unused();
                 begins && self.adopt_connection(qp, link, now)
             }
             (PeerState::Silent | PeerState::Dead, _) => false,
@@ -296,13 +320,13 @@ impl Requester {
     #[cold]
     fn adopt_connection(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
         let generation = Life::unpack(qp.entry().life.load(Ordering::Relaxed)).generation;
-        let me = RingHolder::new(qp.adapter.fabric.identity(), generation);
+        let me = RingHolder::new(qp.adapter().fabric.identity(), generation);
         // A stand-in has no PSN and is valid only while its home QP is, so both rings are taken.
         let home = self.xrc_rings.home().unwrap_or(link);
         let psn = home.entry().rq_psn.load(Ordering::Relaxed);
-        let expected = !qp.kind.is_reliable() || psn == self.ring.first_psn;
+        let expected = !qp.kind().is_reliable() || psn == self.ring.first_psn;
         let taken = expected && me.take(&home.ring) && me.take(&link.ring);
-        self.ring.out_of_sequence = !taken && qp.kind != QpType::Uc;
+        self.ring.out_of_sequence = !taken && qp.kind() != QpType::Uc;
         if self.ring.out_of_sequence {
             return false;
         }
@@ -315,11 +339,11 @@ impl Requester {
         self.ring.acked = self.ring.next;
         self.ring.connected_at = (self.ring.next, self.sends.queue.issued);
         self.ring.named_srq = 0;
-        self.ring.unanswered_since = None;
-        let whole = qp.kind != QpType::Uc || self.drop_issued(qp);
+        self.ring.ack_wait.unanswered_since = None;
+        let whole = qp.kind() != QpType::Uc || self.drop_issued(qp);
         // The peer may have begun another connection meanwhile. The values read above may then
         // belong to the new connection, and the ring is not usable yet.
-        whole && link.peer_state(qp.qpn) == PeerState::Serving(now)
+        whole && link.peer_state(qp.qpn()) == PeerState::Serving(now)
     }
 
     /// Completes everything that an unreliable QP sent to a finished connection, and takes its
@@ -329,7 +353,7 @@ impl Requester {
             self.sends.queue.entry(n).phase = RequestPhase::Done;
         }
         for lent in self.ring.lent_chunks.drain(..) {
-            qp.adapter.chunks.give(lent.chunk);
+            qp.adapter().chunks.give(lent.chunk);
         }
         !self.is_midway()
     }
@@ -357,7 +381,7 @@ impl Requester {
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.ring.next.wrapping_sub(self.ring.acked);
         let told = link.ring.told().as_said().wrapping_sub(self.ring.acked);
-        let along = qp.acks.piggybacked_beyond(self.ring.acked);
+        let along = qp.acks().piggybacked_beyond(self.ring.acked);
         // A distance beyond the sent slots is an older number, or a number that no correct peer
         // stores. Both count as zero.
         let within = |advance: u32| if advance <= due { advance } else { 0 };
@@ -367,15 +391,14 @@ impl Requester {
         }
         let acked = self.ring.acked.wrapping_add(advance);
         if advance > 0 {
-            self.ring.polls_without_ack = 0;
-            self.ring.unanswered_since = None;
+            self.ring.ack_wait.end();
             while let Some(lent) = self.ring.lent_chunks.front().copied() {
                 if acked.wrapping_sub(lent.seq) as i32 <= 0 {
                     break;
                 }
                 self.ring.lent_chunks.pop_front();
                 self.accept_response(qp, &lent);
-                qp.adapter.chunks.give(lent.chunk);
+                qp.adapter().chunks.give(lent.chunk);
             }
             self.ring.acked = acked;
         }
@@ -405,7 +428,7 @@ impl Requester {
     #[inline]
     fn ack_proves_execution(&self, qp: &Qp, link: &Link) -> bool {
         matches!(qp.state(), QpState::Rts | QpState::Sqd)
-            || !qp.kind.is_reliable()
+            || !qp.kind().is_reliable()
             || self.sends.queue.completed == self.sends.queue.posted
             || is_connected_to_itself(qp, link)
     }
@@ -427,7 +450,7 @@ impl Requester {
         if answer.entry < self.sends.queue.completed {
             return;
         }
-        let Some(chunk) = qp.adapter.view.chunk(lent.chunk) else { return };
+        let Some(chunk) = qp.adapter().view.chunk(lent.chunk) else { return };
         let mut ranges = Ranges::new();
         let placed = self.sends.ranges_into(&mut ranges, qp, answer.entry, LOCAL_WRITE)
             && ranges.scatter(answer.offset, chunk.first(answer.len));
@@ -455,8 +478,7 @@ impl Requester {
     #[inline]
     pub(in crate::engine) const fn note_acked_all(&mut self) {
         self.ring.acked = self.ring.next;
-        self.ring.polls_without_ack = 0;
-        self.ring.unanswered_since = None;
+        self.ring.ack_wait.end();
     }
 
     /// Completes acknowledged SENDs of the application, in order, with fields that are set once.
@@ -464,7 +486,7 @@ impl Requester {
     fn reap_sends(&mut self, qp: &Qp) -> bool {
         let Some(pair) = qp.pair() else { return true };
         let mut batch: Option<Batch<'_>> = None;
-        let mut cqe = Cqe { opcode: IBV_WC_SEND, qp_num: qp.qpn, ..Cqe::default() };
+        let mut cqe = Cqe { opcode: IBV_WC_SEND, qp_num: qp.qpn(), ..Cqe::default() };
         let (acked, signals_all) = (self.ring.acked, pair.signals_all);
         let mut others = false;
         let mut pushed = PushOutcome::Quiet;
@@ -567,7 +589,7 @@ impl Requester {
 
     /// Completes all remaining requests with a flush error.
     pub(crate) fn flush(&mut self, qp: &Qp) {
-        qp.adapter.helping.wait_for_stuck_piece();
+        qp.adapter().helping.wait_for_stuck_piece();
         self.absorb_own_refusal(qp);
         self.reap(qp);
         while self.sends.queue.completed < self.sends.queue.posted {
@@ -594,17 +616,17 @@ impl Requester {
 
     /// The remote QP does not serve: the timeout begins to count.
     pub(in crate::engine) fn start_timeout(&mut self, qp: &Qp) {
-        if self.ring.unanswered_since.is_none() {
-            self.ring.unanswered_since = Some(Instant::now());
-            qp.adapter.service.watch_qp(qp);
+        if self.ring.ack_wait.unanswered_since.is_none() {
+            self.ring.ack_wait.unanswered_since = Some(Instant::now());
+            qp.adapter().service.watch_qp(qp);
         }
     }
 
     /// The time at which the retries are exhausted, if the timeout counts.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let RetryAttributes { timeout, retry_cnt, .. } = self.retry;
-        let due =
-            self.ring.unanswered_since? + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
+        let due = self.ring.ack_wait.unanswered_since?
+            + Duration::from_micros(give_up_us(timeout, retry_cnt)?);
         Some(due)
     }
 
@@ -612,7 +634,7 @@ impl Requester {
     /// serve without notice.
     pub(crate) fn recheck(&self) -> bool {
         let held_up = matches!(self.sends.blocked_request, Some(n) if n == self.sends.queue.issued);
-        self.ring.unanswered_since.is_some()
+        self.ring.ack_wait.unanswered_since.is_some()
             || self.is_held_by_fault()
             || self.datagrams.waits_for_room
             || self.waits_for_memory_window()
@@ -628,7 +650,7 @@ impl Requester {
             || self.sends.failure.is_broken()
             || !self.wire.is_timed()
         {
-            self.ring.unanswered_since = None;
+            self.ring.ack_wait.unanswered_since = None;
             return;
         }
         let Some(link) = self.ring.link.take() else { return self.check_timeout_unlinked(qp) };
@@ -637,18 +659,19 @@ impl Requester {
             PeerState::Serving(now)
                 if !self.ring.out_of_sequence && self.ring.latched.is_none_or(|l| l == now) =>
             {
-                self.ring.polls_without_ack = self.ring.polls_without_ack.wrapping_add(1);
-                if self.ring.polls_without_ack >= POLLS_UNANSWERED
-                    && self.ring.polls_without_ack.is_power_of_two()
+                self.ring.ack_wait.polls = self.ring.ack_wait.polls.wrapping_add(1);
+                if self.ring.ack_wait.polls >= POLLS_UNANSWERED
+                    && self.ring.ack_wait.polls.is_power_of_two()
                 {
                     let polls = link.view.tables_head().polls.0.load(Ordering::Relaxed);
-                    let same = std::mem::replace(&mut self.ring.peer_polls, polls) == polls;
+                    let same =
+                        std::mem::replace(&mut self.ring.ack_wait.peer_polls, polls) == polls;
                     // The peer may be polling a CQ that the remote QP does not use.
-                    if same || self.ring.polls_without_ack >= 4 * POLLS_UNANSWERED {
+                    if same || self.ring.ack_wait.polls >= 4 * POLLS_UNANSWERED {
                         link.wake_service();
                     }
                 }
-                self.ring.unanswered_since = None;
+                self.ring.ack_wait.unanswered_since = None;
             }
             _ => {
                 // An acknowledgement or a refusal may have arrived just before the remote QP
@@ -661,7 +684,7 @@ impl Requester {
                     // as dead. The last messages may exceed what the peer wanted, and the
                     // application may finish before the timeout (ibv_srq_pingpong -e). Without a
                     // timeout the wait would never end, so the death counts.
-                    let ends = link.was_cut(qp.qpn) || self.retry.timeout == 0;
+                    let ends = link.was_cut(qp.qpn()) || self.retry.timeout == 0;
                     self.give_up_if_due(qp, peer_state == PeerState::Dead && ends);
                 }
             }
@@ -680,7 +703,7 @@ impl Requester {
         if self.sends.failure.is_broken() || self.sends.queue.is_idle() {
             return;
         }
-        if qp.kind == QpType::Uc {
+        if qp.kind() == QpType::Uc {
             for n in self.sends.queue.completed..self.sends.queue.posted {
                 if n >= self.sends.queue.issued {
                     // Work on local windows is still executed.
@@ -717,11 +740,11 @@ impl Qp {
     /// completion of the piece.
     #[inline]
     pub(crate) fn note_piggybacked_ack(&self, ack: u32) {
-        self.acks.note_piggybacked(ack);
+        self.acks().note_piggybacked(ack);
         if self.may_have_outstanding() {
             // A broken send queue is handled by the next look: its flush needs the responder lock,
             // held here.
-            let mut requester = self.requester.lock();
+            let mut requester = self.requester().lock();
             if !requester.finish_fast(self) {
                 requester.advance(self);
             }
@@ -732,7 +755,7 @@ impl Qp {
 /// Whether a QP is connected to itself. Its responder skips no slot of its requester: a QP in ERR
 /// serves nothing.
 fn is_connected_to_itself(qp: &Qp, link: &Link) -> bool {
-    link.peer.is_self && link.qpn == qp.qpn
+    link.peer.is_self && link.qpn == qp.qpn()
 }
 
 #[inline]
@@ -742,7 +765,7 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
         status: IBV_WC_SUCCESS,
         opcode: completion_opcode(request.opcode),
         byte_len,
-        qp_num: qp.qpn,
+        qp_num: qp.qpn(),
         ..Cqe::default()
     }
 }

@@ -147,7 +147,7 @@ impl Responder {
         if !self.established {
             self.establish(qp);
         }
-        if qp.kind == QpType::Uc {
+        if qp.kind() == QpType::Uc {
             self.follow_takeover(qp);
         }
         if self.sender.is_none() {
@@ -195,7 +195,7 @@ impl Responder {
                     // The end of the operation in flight gives no notice: the service thread tries
                     // again if no thread polls.
                     if self.blocked_piece.replace(self.next) != Some(self.next) {
-                        qp.adapter.service.watch_qp(qp);
+                        qp.adapter().service.watch_qp(qp);
                     }
                     break;
                 }
@@ -233,7 +233,7 @@ impl Responder {
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {
             self.established = true;
-            if qp.kind != QpType::Uc {
+            if qp.kind() != QpType::Uc {
                 self.sender = RingHolder::of(&self.ring);
             }
             if qp.state() == QpState::Rtr && qp.as_stand_in().is_none() {
@@ -266,7 +266,7 @@ impl Responder {
             return;
         }
         self.acked = self.next;
-        qp.acks.set_acked_to_peer(self.next);
+        qp.acks().set_acked_to_peer(self.next);
         // Pairs with the Acquire in `Requester::absorb`: acknowledged pieces were executed.
         protocol::acknowledge(self.ring.acked().word(), self.next);
         if let Some(link) = &self.link {
@@ -310,7 +310,7 @@ impl Responder {
             return true;
         }
         if retries < 7 {
-            qp.adapter.service.watch_qp(qp);
+            qp.adapter().service.watch_qp(qp);
         }
         false
     }
@@ -332,19 +332,19 @@ impl Responder {
                 false => Verdict::Refuse(nak),
             };
         }
-        if !self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn)) {
+        if !self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn())) {
             return Verdict::Stale;
         }
         // A request completes before its response arrives, as on a network.
-        if qp.kind != QpType::XrcRecv {
+        if qp.kind() != QpType::XrcRecv {
             qp.note_piggybacked_ack(head.ack);
         } else if head.has(LAST) {
-            qp.adapter.xrc.senders.complete(link.peer.slot);
+            qp.adapter().xrc.senders.complete(link.peer.slot);
         }
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
         }
-        if head.op == Op::Address && qp.kind == QpType::XrcRecv {
+        if head.op == Op::Address && qp.kind() == QpType::XrcRecv {
             self.inbound.select_srq(qp, body.low(0).as_said());
             return Verdict::Done;
         }
@@ -373,7 +373,7 @@ impl Responder {
                 // this process. The offer of a local QP is read from its send queue, under its
                 // requester lock. That lock precedes the locks taken for receiving.
                 let own_sender = local_offering_qp(qp, link, &head);
-                let mut offer = own_sender.as_ref().map(|sender| sender.requester.lock());
+                let mut offer = own_sender.as_ref().map(|sender| sender.requester().lock());
                 let own = own_sender.as_ref().zip(offer.as_mut());
                 let own = own.and_then(|(sender, queue)| queue.offered(sender, head.seq));
                 let (sender, costs) = (self.sender, &self.costs);
@@ -481,7 +481,7 @@ fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
         return None;
     }
     let (_, index) = split_qpn(link.qpn);
-    qp.adapter.registry.qp(index).filter(|sender| sender.qpn == link.qpn)
+    qp.adapter().registry.qp(index).filter(|sender| sender.qpn() == link.qpn)
 }
 
 impl Source for SlotSource<'_> {
@@ -501,7 +501,7 @@ impl SlotSource<'_> {
     /// use.
     fn check_sender(&self, brought: Result<usize, Errno>) -> Result<usize, Errno> {
         let Self { qp, link, .. } = *self;
-        let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn));
+        let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn()));
         if self.head.carrier != PayloadLocation::Inline && !sends() {
             Err(Errno::ESTALE)
         } else if brought.is_err() && link.peer.is_dead() {
@@ -593,7 +593,7 @@ impl SlotSource<'_> {
                 let len = fits(body.high(0).at_most(CHUNK_BYTES).ok_or(Errno::EPROTO)?)?;
                 let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk));
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
-                let tells = total > self.qp.adapter.identity.eager_bytes()
+                let tells = total > self.qp.adapter().identity.eager_bytes()
                     && is_measured(offset, len, total);
                 let begun = tells.then(Instant::now);
                 let moved = placed(ranges.scatter(offset, chunk.first(len)), len)?;

@@ -46,7 +46,7 @@ impl Requester {
             return 0;
         }
         let Request { opcode, operation, .. } = self.sends.queue.entry(n).request;
-        let (way, need, local, rkey) = match (operation, qp.kind) {
+        let (way, need, local, rkey) = match (operation, qp.kind()) {
             (RequestOperation::Write(to), QpType::Rc | QpType::Uc)
                 if opcode == IBV_WR_RDMA_WRITE =>
             {
@@ -84,7 +84,7 @@ impl Requester {
     ) -> u64 {
         let RunProperties { opcode, way, need, local, rkey } = *run;
         let Some(memory) = link.peer.memory() else { return 0 };
-        let _in_flight = qp.adapter.in_flight.announce(link.peer.slot, rkey);
+        let _in_flight = qp.adapter().in_flight.announce(link.peer.slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
         let RunLists { own, there, ends } = lists;
         own.clear();

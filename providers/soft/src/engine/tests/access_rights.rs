@@ -85,15 +85,15 @@ fn a_refused_write_with_immediate_data_of_an_unreliable_connection_takes_no_rece
         ("a wrong rkey", |_, request| remote(request).rkey ^= 0x4000),
         ("beyond the region", |b, request| remote(request).addr += b.memory.len() as u64 - 2),
         ("a region without REMOTE_WRITE", |b, request| {
-            remote(request).rkey = other_region(b, b.qp.pd, LOCAL_WRITE).rkey;
+            remote(request).rkey = other_region(b, b.qp.pd(), LOCAL_WRITE).rkey;
         }),
         ("a deregistered region", |b, request| {
-            let keys = other_region(b, b.qp.pd, ALL);
-            b.qp.adapter.regions.revoke(keys.index);
+            let keys = other_region(b, b.qp.pd(), ALL);
+            b.qp.adapter().regions.revoke(keys.index);
             remote(request).rkey = keys.rkey;
         }),
         ("a region of another domain", |b, request| {
-            remote(request).rkey = other_region(b, b.qp.pd + 1, ALL).rkey;
+            remote(request).rkey = other_region(b, b.qp.pd() + 1, ALL).rkey;
         }),
         ("a QP without REMOTE_WRITE", |b, _| allow(b, 0)),
     ];
@@ -141,7 +141,7 @@ fn a_qp_that_is_connected_to_itself_says_why_its_request_was_refused() {
     }) {
         let adapter = adapter(cma);
         let side = Side::new(&adapter, QpType::Rc, 64);
-        side.connect(side.qp.qpn, 0);
+        side.connect(side.qp.qpn(), 0);
         side.receive(3, &[side.sge(0, 8)]);
         side.receive(4, &[side.sge(0, 8)]);
         side.send(request(IBV_WR_SEND, &side), &[side.sge(0, 8)]);
@@ -167,13 +167,13 @@ fn a_reply_for_memory_that_was_deregistered_meanwhile_is_a_protection_error() {
             let len = if opcode == IBV_WR_RDMA_READ { len } else { 8 };
             let pages = remote_pages(5);
             let (va, bytes) = (pages as u64, 5 * 4096);
-            let extent = Extent { pd: a.qp.pd, va, iova: va, len: bytes, access: ALL };
-            let keys = a.qp.adapter.regions.register(&extent).expect("room");
+            let extent = Extent { pd: a.qp.pd(), va, iova: va, len: bytes, access: ALL };
+            let keys = a.qp.adapter().regions.register(&extent).expect("room");
             let sge = ibv_sge { addr: va, length: len as u32, lkey: keys.lkey };
             // The lock keeps the responder from replying before the memory is deregistered.
-            let not_yet = b.qp.responder.lock();
+            let not_yet = b.qp.responder().lock();
             a.send(request(opcode, &b), &[sge]);
-            a.qp.adapter.regions.revoke(keys.index);
+            a.qp.adapter().regions.revoke(keys.index);
             // SAFETY: this test mapped the pages, and no thread uses them any more.
             assert_eq!(unsafe { libc::munmap(pages.cast(), bytes as usize) }, 0);
             drop(not_yet);
@@ -190,7 +190,7 @@ fn remote(request: &mut Request) -> &mut RemoteAddress {
 fn other_region(side: &Side, pd: u32, access: u32) -> Keys {
     let va = side.memory.as_ptr() as u64;
     let extent = Extent { pd, va, iova: va, len: side.memory.len() as u64, access };
-    side.qp.adapter.regions.register(&extent).expect("room")
+    side.qp.adapter().regions.register(&extent).expect("room")
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_flush_needs_the_right_for_each_place_that_it_names() {
             .map(|placement| (path, placement))
     }) {
         let Some([a, b]) = connected(QpType::Rc, path, 64, ALL | FLUSH_GLOBAL) else { continue };
-        let keys = other_region(&b, b.qp.pd, ALL | FLUSH_GLOBAL);
+        let keys = other_region(&b, b.qp.pd(), ALL | FLUSH_GLOBAL);
         let remote = RemoteAddress { addr: b.memory.as_ptr() as u64, rkey: keys.rkey };
         let operation = RequestOperation::Flush { remote, len: 8, placement };
         a.send(Request { operation, ..request(IBV_WR_FLUSH, &b) }, &[]);

@@ -10,14 +10,14 @@ fn the_cost_of_a_deregistration_does_not_depend_on_the_number_of_queue_pairs() {
     let sides: Vec<_> = (0..300).map(|_| Side::new(&adapter, QpType::Rc, 8)).collect();
     let looks = || {
         let before = adapter.registry.recent_locks().looked_at();
-        adapter.quiesce(sides[0].qp.pd, sides[0].keys.rkey, "a test");
+        adapter.quiesce(sides[0].qp.pd(), sides[0].keys.rkey, "a test");
         adapter.registry.recent_locks().looked_at() - before
     };
     assert_eq!(looks(), 600, "both halves of each are new");
     assert_eq!(looks(), 0, "none was used since");
-    drop(sides[7].qp.requester.lock());
-    drop(sides[8].qp.requester.lock());
-    drop(sides[8].qp.responder.lock());
+    drop(sides[7].qp.requester().lock());
+    drop(sides[8].qp.requester().lock());
+    drop(sides[8].qp.responder().lock());
     assert_eq!(looks(), 3);
     assert_eq!(looks(), 0);
 }
@@ -49,10 +49,10 @@ fn no_key_outlives_its_deregistration(qps: usize) {
                         }
                     };
                     if n % 3 == 0 {
-                        let _half = qp.responder.lock();
+                        let _half = qp.responder().lock();
                         use_keys();
                     } else {
-                        let _half = qp.requester.lock();
+                        let _half = qp.requester().lock();
                         use_keys();
                     }
                 }
@@ -66,7 +66,7 @@ fn no_key_outlives_its_deregistration(qps: usize) {
                         revoked[key].store(true, Ordering::SeqCst);
                         // Each side is in a protection domain of its own.
                         for side in sides {
-                            adapter.quiesce(side.qp.pd, side.keys.rkey, "a test");
+                            adapter.quiesce(side.qp.pd(), side.keys.rkey, "a test");
                         }
                         gone[key].store(true, Ordering::SeqCst);
                     }

@@ -175,15 +175,15 @@ impl World {
                 max_inline_data: MAX_INLINE as u32,
             };
             let pair = Pair::new(Arc::clone(&side.cq), Arc::clone(&side.cq), srq.cloned());
-            let wanted = QpParameters::pair(setting.kind, side.qp.pd, pair, cap, report());
+            let wanted = QpParameters::pair(setting.kind, side.qp.pd(), pair, cap, report());
             side.qp = Qp::new(&adapter, wanted).expect("a number");
             fill(&mut side, 7);
             side
         });
         ONLY_GENERAL.set(false);
         let [a, b] = &sides;
-        a.connect(b.qp.qpn, setting.rnr_retry);
-        b.connect(a.qp.qpn, setting.rnr_retry);
+        a.connect(b.qp.qpn(), setting.rnr_retry);
+        b.connect(a.qp.qpn(), setting.rnr_retry);
         Self { sides, srq, seen: Default::default() }
     }
 
@@ -260,7 +260,7 @@ impl World {
 
     /// Takes up to `most` completions, and returns their number.
     fn poll(&mut self, at: usize, most: usize) -> usize {
-        let (own, peer) = (self.sides[at].qp.qpn, self.sides[1 - at].qp.qpn);
+        let (own, peer) = (self.sides[at].qp.qpn(), self.sides[1 - at].qp.qpn());
         let seen = &mut self.seen[at];
         self.sides[at].cq.poll(most, |_, cqe| {
             let good = (cqe.status == IBV_WC_SUCCESS).then_some((

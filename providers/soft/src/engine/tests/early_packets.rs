@@ -15,7 +15,7 @@ fn a_connection_survives_packets_that_arrive_before_rtr() {
     side.receive(1, &[side.sge(0, 64)]);
     let host = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
     let route = Route { sgid: host, dgid: host, ..Route::default() };
-    let peer_route = match adapter.wire.open_route_unchecked(&*adapter, &route, side.qp.qpn) {
+    let peer_route = match adapter.wire.open_route_unchecked(&*adapter, &route, side.qp.qpn()) {
         Err(Errno::EADDRINUSE) => {
             eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");
             return;
@@ -48,7 +48,7 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: QpType, bytes: usize) ->
         let attr = ibv_qp_attr {
             port_num: 1,
             path_mtu: IBV_MTU_4096,
-            dest_qp_num: other.qp.qpn,
+            dest_qp_num: other.qp.qpn(),
             timeout: 10,
             retry_cnt: 7,
             min_rnr_timer: 1,
@@ -58,12 +58,13 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: QpType, bytes: usize) ->
             ..Zeroed::zeroed()
         };
         side.modify(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, attr);
-        let peer_route = match adapter.wire.open_route_unchecked(&**adapter, &route, side.qp.qpn) {
+        let peer_route = match adapter.wire.open_route_unchecked(&**adapter, &route, side.qp.qpn())
+        {
             Err(Errno::EADDRINUSE) => return None,
             peer_route => peer_route.expect("the port"),
         };
         side.qp.connect_by_wire(&gids, &attr, Some(peer_route));
-        side.qp.set_connected(other.qp.qpn);
+        side.qp.set_connected(other.qp.qpn());
         let needs = soft_semantics::modify::transition(kind, QpState::Rtr, QpState::Rts);
         side.modify(IBV_QPS_RTS, needs.expect("the usual way").required, attr);
     }

@@ -20,8 +20,8 @@ fn pages(adapter: &Adapter) -> usize {
 /// A connection on which `count` messages of `len` bytes were sent.
 fn talk(adapter: &Arc<Adapter>, count: usize, len: usize) -> (Side, Side) {
     let (a, b) = (Side::new(adapter, QpType::Rc, len), Side::new(adapter, QpType::Rc, len));
-    a.connect(b.qp.qpn, 0);
-    b.connect(a.qp.qpn, 0);
+    a.connect(b.qp.qpn(), 0);
+    b.connect(a.qp.qpn(), 0);
     for n in 0..count as u64 {
         b.receive(n, &[b.sge(0, len)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, len)]);

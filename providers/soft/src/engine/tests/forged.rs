@@ -21,9 +21,9 @@ fn forge_piece(
     (carrier, count): (PayloadLocation, u8),
     body: &[u64],
 ) {
-    let ring = to.qp.adapter.view.qp_ring(to.qp.index).expect("mapped");
-    let seq = to.qp.responder.lock().position();
-    let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn, ack: 0 };
+    let ring = to.qp.adapter().view.qp_ring(to.qp.index()).expect("mapped");
+    let seq = to.qp.responder().lock().position();
+    let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn(), ack: 0 };
     ring.put(&head, body);
     to.cq.sweep(ServedBy::Application);
 }
@@ -53,8 +53,8 @@ fn a_forged_offer_of_the_receivers_own_memory_moves_nothing() {
             b.memory.fill(0);
             b.receive(2, &[b.sge(0, LEN)]);
             if listed {
-                let chunk = b.qp.adapter.chunks.take().expect("room");
-                let base = b.qp.adapter.view.chunk(chunk).expect("there");
+                let chunk = b.qp.adapter().chunks.take().expect("room");
+                let base = b.qp.adapter().view.chunk(chunk).expect("there");
                 // SAFETY: this process owns the chunk.
                 unsafe { base.base().cast::<[u64; 2]>().write([address, LEN as u64]) };
                 let body = [halves(chunk, 1), LEN as u64];
@@ -93,8 +93,8 @@ fn a_range_beyond_its_region_is_refused_as_a_whole_on_both_paths() {
 fn an_offer_whose_lengths_overflow_is_refused() {
     let [of_a, of_b] = adapters();
     let (a, b) = (Side::new(&of_a, QpType::Rc, 64), Side::new(&of_b, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     b.receive(1, &[b.sge(0, 64)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
     assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
@@ -115,8 +115,8 @@ fn later_pieces_cannot_extend_a_message_beyond_its_declared_length() {
     for listed in [false, true] {
         let [of_a, of_b] = adapters();
         let (a, b) = (Side::new(&of_a, QpType::Rc, LEN), Side::new(&of_b, QpType::Rc, LEN));
-        a.connect(b.qp.qpn, 7);
-        b.connect(a.qp.qpn, 7);
+        a.connect(b.qp.qpn(), 7);
+        b.connect(a.qp.qpn(), 7);
         b.receive(1, &[b.sge(0, LEN)]);
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, LEN)]);
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);
@@ -188,14 +188,15 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     receiver.connect(&sender);
     sender.connect(&receiver);
     let qp = &receiver.recv.qp;
-    let events = || qp.reports.events.sent();
+    let events = || qp.reports().events.sent();
     let slot = other.fabric.slot();
     let forger = Side::new(&other, QpType::Rc, 64);
-    let names = [qp.qpn, sender.send.qp.qpn, forger.qp.qpn, soft_local::shm::layout::qpn(slot, 7)];
+    let names =
+        [qp.qpn(), sender.send.qp.qpn(), forger.qp.qpn(), soft_local::shm::layout::qpn(slot, 7)];
     for event in (0..40).chain([u32::MAX]) {
         for by in names {
             for from in [slot, home.fabric.slot(), 99] {
-                tell(&home, from, Op::XrcBroke, by, halves(qp.qpn, event));
+                tell(&home, from, Op::XrcBroke, by, halves(qp.qpn(), event));
             }
         }
     }
@@ -203,18 +204,18 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     assert_eq!((events(), qp.state()), (0, soft_semantics::state::QpState::Rts));
     // A word from the process that has the stand-in QP is accepted: the tables confirm it.
     let stand_in = End::new(&other, domain);
-    stand_in.recv.connect(sender.send.qp.qpn, 7);
+    stand_in.recv.connect(sender.send.qp.qpn(), 7);
     let entry = stand_in.recv.qp.entry();
-    entry.stands_for.store(qp.qpn, Ordering::Relaxed);
-    let word = halves(qp.qpn, IBV_EVENT_QP_ACCESS_ERR);
-    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
+    entry.stands_for.store(qp.qpn(), Ordering::Relaxed);
+    let word = halves(qp.qpn(), IBV_EVENT_QP_ACCESS_ERR);
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn(), word);
     looked(&home);
     assert_eq!(events(), 0, "it is well");
     stand_in.recv.qp.fail();
-    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, halves(qp.qpn, IBV_EVENT_CQ_ERR));
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn(), halves(qp.qpn(), IBV_EVENT_CQ_ERR));
     looked(&home);
     assert_eq!(events(), 0, "no event of a QP");
-    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn, word);
+    tell(&home, slot, Op::XrcBroke, stand_in.recv.qp.qpn(), word);
     looked(&home);
     assert_eq!(qp.state(), soft_semantics::state::QpState::Err);
     assert_eq!(events(), 2, "the refusal, and that nothing more comes");
@@ -230,10 +231,10 @@ fn unrequested_replies_are_not_kept() {
     for by in 0..1000 {
         assert!(!answer(by));
     }
-    adapter.xrc.ask_for_stand_in(&adapter, slot, number, a.qp.qpn);
-    assert!(answer(a.qp.qpn) && answer(a.qp.qpn) && !answer(a.qp.qpn + 1));
+    adapter.xrc.ask_for_stand_in(&adapter, slot, number, a.qp.qpn());
+    assert!(answer(a.qp.qpn()) && answer(a.qp.qpn()) && !answer(a.qp.qpn() + 1));
     a.qp.reset();
-    assert!(!answer(a.qp.qpn), "who begins anew waits for nothing");
+    assert!(!answer(a.qp.qpn()), "who begins anew waits for nothing");
 }
 
 #[test]
@@ -270,12 +271,12 @@ fn a_datagram_that_names_the_qp_of_a_third_process_is_dropped() {
     member.datagrams.meet_all_processes(&member).expect("nothing is lacking");
     let slot = adapter.fabric.slot();
     let say = |src_qpn| {
-        let word = halves(side.qp.qpn, QKEY);
+        let word = halves(side.qp.qpn(), QKEY);
         member.datagrams.send_message(&member, slot, Op::Datagram, src_qpn, word);
         adapter.datagrams.serve_woken(&adapter);
     };
     let own = soft_local::shm::layout::qpn(member.fabric.slot(), 3);
-    say(side.qp.qpn);
+    say(side.qp.qpn());
     say(own);
     let got = side.poll().expect("the second one");
     assert_eq!((got.wr_id, got.src_qp), (1, own));

@@ -14,8 +14,8 @@ const MOST: usize = 1 << 20;
 fn two(bytes: usize) -> (Side, Side) {
     let [one, other] = adapters();
     let (a, b) = (Side::new(&one, QpType::Rc, bytes), Side::new(&other, QpType::Rc, bytes));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     (a, b)
 }
 
@@ -35,7 +35,7 @@ fn long_operations_are_complete_whichever_process_moved_the_pieces() {
         round += 1;
         assert!(Instant::now() < end, "the helper did not take part in {round} rounds: {helped:?}");
         if round > 200 {
-            a.qp.adapter.helping.forget_history();
+            a.qp.adapter().helping.forget_history();
         }
         let len = 64 * 1024 + round * 77_777 % (MOST - 130 * 1024);
         let at = round * 13 % 60_000;
@@ -52,17 +52,17 @@ fn long_operations_are_complete_whichever_process_moved_the_pieces() {
             a.memory[at..at + len] == expected && b.memory[at..at + len] == expected,
             "round {round}"
         );
-        helped[usize::from(write)] += a.qp.adapter.helping.helped.swap(0, Ordering::Relaxed);
+        helped[usize::from(write)] += a.qp.adapter().helping.helped.swap(0, Ordering::Relaxed);
     }
     for side in [&a, &b] {
-        Helping::stop(&side.qp.adapter);
+        Helping::stop(side.qp.adapter());
     }
 }
 
 #[test]
 fn a_process_with_helping_disabled_has_no_helper() {
     let (mut a, b) = two(MOST);
-    b.qp.adapter.helping.disable();
+    b.qp.adapter().helping.disable();
     for round in 0..100 {
         fill(&mut a, round);
         let (request, list) = whole(IBV_WR_RDMA_WRITE, &a, &b, 0, MOST);
@@ -70,14 +70,14 @@ fn a_process_with_helping_disabled_has_no_helper() {
         assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
         assert!(a.memory == b.memory, "round {round}");
     }
-    assert!(!b.qp.adapter.helping.was_called());
-    Helping::stop(&b.qp.adapter);
+    assert!(!b.qp.adapter().helping.was_called());
+    Helping::stop(b.qp.adapter());
 }
 
 #[test]
 fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     let (a, _b) = two(MOST);
-    let adapter = Arc::clone(&a.qp.adapter);
+    let adapter = Arc::clone(a.qp.adapter());
     let wanted = &adapter.view.rings_head().help_wanted.0;
     // The slot number 77 belongs to no process. The helper starts, finds no work and sleeps.
     wanted.store(77, Ordering::Release);
@@ -118,21 +118,21 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
 /// Makes the calling thread act as the helper of `b`: calls start no thread, and the thread that
 /// takes a piece counts as the helper.
 fn hold_helper(a: &Side, b: &Side) {
-    let own = u32::from(a.qp.adapter.fabric.slot()) + 1;
-    b.qp.adapter.helping.disable();
-    b.qp.adapter.view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
+    let own = u32::from(a.qp.adapter().fabric.slot()) + 1;
+    b.qp.adapter().helping.disable();
+    b.qp.adapter().view.rings_head().help_wanted.0.store(own, Ordering::Relaxed);
 }
 
 /// Posts long operations with different bytes until the other process has taken a piece of one.
 /// Returns the claim on that piece.
 fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
-    let slot = b.qp.adapter.fabric.slot();
+    let slot = b.qp.adapter().fabric.slot();
     let done = AtomicBool::new(false);
     let start = std::sync::Barrier::new(2);
     let until = Instant::now() + Duration::from_secs(100);
     for seed in 0.. {
         fill(a, seed);
-        a.qp.adapter.helping.forget_history();
+        a.qp.adapter().helping.forget_history();
         let mut hand = hand_of(a, b);
         let (request, list) = whole(opcode, a, b, 0, MOST);
         let taken = std::thread::scope(|scope| {
@@ -161,7 +161,7 @@ fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
 }
 
 fn hand_of(a: &Side, b: &Side) -> HelperClaim {
-    let [of_a, of_b] = [a, b].map(|side| &side.qp.adapter);
+    let [of_a, of_b] = [a, b].map(|side| side.qp.adapter());
     HelperClaim::new(of_b.view, of_a.view, of_a.fabric.slot())
 }
 
@@ -188,11 +188,11 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
         let (mut a, mut b) = two(MOST);
         fill(&mut b, 1000);
         hold_helper(&a, &b);
-        let slot = b.qp.adapter.fabric.slot();
+        let slot = b.qp.adapter().fabric.slot();
         let mut hand = hand_of(&a, &b);
         let asked = loop {
             // As above, without the history of earlier operations.
-            a.qp.adapter.helping.forget_history();
+            a.qp.adapter().helping.forget_history();
             let (request, list) = whole(opcode, &a, &b, 0, MOST);
             let done = AtomicBool::new(false);
             let taken = std::thread::scope(|scope| {
@@ -225,8 +225,8 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
         b.memory.fill(2);
         // The stopped process continues with the operation that it read before.
         let (asked, n) = asked;
-        let peer = b.qp.adapter.fabric.peer(a.qp.adapter.fabric.slot()).expect("there");
-        let moved = asked.move_piece(&b.qp.adapter, &peer, &a.qp.adapter.view, n);
+        let peer = b.qp.adapter().fabric.peer(a.qp.adapter().fabric.slot()).expect("there");
+        let moved = asked.move_piece(b.qp.adapter(), &peer, &a.qp.adapter().view, n);
         assert_eq!(moved, None);
         hand.release(false);
         let all = |part: &[u8], byte| part.iter().all(|b| *b == byte);
@@ -277,13 +277,13 @@ fn a_helper_with_a_forged_state_moves_no_bytes_of_other_processes() {
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let vandal = scope.spawn(|| {
-            let hand = &b.qp.adapter.view.tables_head().hand.0;
-            let job = a.qp.adapter.view.job();
+            let hand = &b.qp.adapter().view.tables_head().hand.0;
+            let job = a.qp.adapter().view.job();
             for n in (0..u64::MAX).take_while(|_| !done.load(Ordering::Relaxed)) {
                 // The state of the present operation with a false count: all pieces are done, or
                 // more pieces than there are.
                 let number = job.state.load(Ordering::Relaxed) & !0xffff_ffff;
-                let own = u64::from(a.qp.adapter.fabric.slot()) << 20;
+                let own = u64::from(a.qp.adapter().fabric.slot()) << 20;
                 hand.store(number | own | ((n * 7919) & 0xffff), Ordering::Relaxed);
                 std::thread::sleep(Duration::from_micros(30));
             }
@@ -305,7 +305,7 @@ fn a_helper_with_a_forged_state_moves_no_bytes_of_other_processes() {
 #[test]
 fn a_helper_serves_only_the_peer_of_its_qp() {
     let (a, b) = two(MOST);
-    let mut config = a.qp.adapter.fabric.config().clone();
+    let mut config = a.qp.adapter().fabric.config().clone();
     config.dir_is_ours = false;
     let third = Adapter::join(config).expect("the same fabric");
     let c = Side::new(&third, QpType::Rc, MOST);
@@ -313,10 +313,10 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
     for (number, (asker, read, wanted)) in
         [(&a, 1, Some(())), (&a, 0, Some(())), (&c, 1, None), (&c, 0, None)].into_iter().enumerate()
     {
-        let of = &asker.qp.adapter;
+        let of = asker.qp.adapter();
         let job = of.view.job();
-        job.target.store(b.qp.adapter.fabric.slot().into(), Ordering::Relaxed);
-        job.qpn.store(b.qp.qpn, Ordering::Relaxed);
+        job.target.store(b.qp.adapter().fabric.slot().into(), Ordering::Relaxed);
+        job.qpn.store(b.qp.qpn(), Ordering::Relaxed);
         job.rkey.store(b.keys.rkey, Ordering::Relaxed);
         job.addr.store(b.memory.as_ptr() as u64, Ordering::Relaxed);
         job.len.store(4096, Ordering::Relaxed);
@@ -328,9 +328,9 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
         part.addr.store(asker.memory.as_ptr() as u64, Ordering::Relaxed);
         part.len.store(4096, Ordering::Relaxed);
         job.state.store((number as u64 + 5) << 32 | 1 << 16, Ordering::Release);
-        let mut hand = HelperClaim::new(b.qp.adapter.view, of.view, of.fabric.slot());
-        let (asked, n) = hand.take(b.qp.adapter.fabric.slot()).expect("a piece");
-        let peer = b.qp.adapter.fabric.peer(of.fabric.slot()).expect("there");
-        assert_eq!(asked.move_piece(&b.qp.adapter, &peer, &of.view, n), wanted);
+        let mut hand = HelperClaim::new(b.qp.adapter().view, of.view, of.fabric.slot());
+        let (asked, n) = hand.take(b.qp.adapter().fabric.slot()).expect("a piece");
+        let peer = b.qp.adapter().fabric.peer(of.fabric.slot()).expect("there");
+        assert_eq!(asked.move_piece(b.qp.adapter(), &peer, &of.view, n), wanted);
     }
 }

@@ -15,9 +15,9 @@ fn long_inline_data_keeps_its_contents_after_the_post() {
     for connected_before in [true, false] {
         let mut a = Side::with(&adapter, QpType::Rc, 300_001, size as u32, None);
         let b = Side::new(&adapter, QpType::Rc, 300_001);
-        a.connect_as(b.qp.qpn, patient);
+        a.connect_as(b.qp.qpn(), patient);
         if connected_before {
-            b.connect_as(a.qp.qpn, patient);
+            b.connect_as(a.qp.qpn(), patient);
         }
         fill(&mut a, 1);
         let posted = a.memory[..size].to_vec();
@@ -25,7 +25,7 @@ fn long_inline_data_keeps_its_contents_after_the_post() {
         a.send(inline, &[a.sge(0, size)]);
         fill(&mut a, 2);
         if !connected_before {
-            b.connect_as(a.qp.qpn, patient);
+            b.connect_as(a.qp.qpn(), patient);
         }
         b.receive(1, &[b.sge(0, size)]);
         assert_eq!(b.wait(&a).status, IBV_WC_SUCCESS);

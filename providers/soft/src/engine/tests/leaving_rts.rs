@@ -18,7 +18,7 @@ fn a_send_that_the_peer_skipped_because_we_left_rts_does_not_succeed() {
         let (a, b) = pair(QpType::Rc, cma, 300_001);
         b.receive(1, &[b.sge(0, size)]);
         // The lock keeps the service thread from executing the request at once.
-        let not_yet = b.qp.responder.lock();
+        let not_yet = b.qp.responder().lock();
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, size)]);
         // This is the first step of modify_qp: the state is visible to all threads, and the
         // requests are not yet flushed.
@@ -50,8 +50,8 @@ fn chunks_of_skipped_sends_are_freed() {
     let (a, b) = (Side::new(&adapter, QpType::Rc, 40_000), Side::new(&adapter, QpType::Rc, 40_000));
     // All rounds together send more messages than there are chunks.
     for _ in 0..400 {
-        a.connect(b.qp.qpn, 7);
-        b.connect(a.qp.qpn, 7);
+        a.connect(b.qp.qpn(), 7);
+        b.connect(a.qp.qpn(), 7);
         for _ in 0..8 {
             a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 40_000)]);
         }
@@ -59,7 +59,7 @@ fn chunks_of_skipped_sends_are_freed() {
         b.cq.sweep(ServedBy::Application);
         a.qp.flush_all();
         a.qp.advance_send();
-        assert!(a.qp.requester.lock().ring.lent_chunks.is_empty());
+        assert!(a.qp.requester().lock().ring.lent_chunks.is_empty());
         a.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
         b.modify(IBV_QPS_RESET, 0, Zeroed::zeroed());
     }
@@ -72,14 +72,14 @@ fn a_thread_that_sees_the_peer_in_error_also_sees_its_refusal() {
     let adapter = adapter(false);
     for round in 0..100 {
         let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-        a.connect(b.qp.qpn, 7);
-        b.connect(a.qp.qpn, 7);
-        let (link, _) = adapter.link(b.qp.qpn).expect("it is there");
+        a.connect(b.qp.qpn(), 7);
+        b.connect(a.qp.qpn(), 7);
+        let (link, _) = adapter.link(b.qp.qpn()).expect("it is there");
         let (begun, ready) = (AtomicU32::new(0), AtomicU32::new(0));
         std::thread::scope(|scope| {
             let seen = scope.spawn(|| {
                 ready.store(1, Ordering::Release);
-                while matches!(link.peer_state(a.qp.qpn), PeerState::Serving(_)) {
+                while matches!(link.peer_state(a.qp.qpn()), PeerState::Serving(_)) {
                     std::hint::spin_loop();
                 }
                 begun.load(Ordering::Acquire) == 1 && !link.ring.nak().load(Ordering::Acquire).is(0)
@@ -105,7 +105,7 @@ fn a_failed_request_completes_after_the_qp_is_in_error_and_the_next_look_flushes
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]);
     b.qp.advance_receive(ServedBy::Application);
     // A refusal in a message takes the same steps. What follows it needs other locks.
-    a.qp.requester.lock().advance(&a.qp);
+    a.qp.requester().lock().advance(&a.qp);
     let failed = a.cq.pop_stamped().map(|(cqe, _)| cqe.status);
     assert_eq!(failed, Some(IBV_WC_REM_INV_REQ_ERR));
     assert!(a.qp.is_in(QpState::Err), "{:?}", a.qp.state());
@@ -139,7 +139,7 @@ fn sends_that_the_peer_received_succeed_even_if_the_qp_goes_to_error_before_a_po
         }
         assert_eq!(received.map(|c| (c.wr_id, c.status)), Some((2, IBV_WC_SUCCESS)));
         if state == IBV_QPS_RTS {
-            b.qp.responder.lock().acknowledge_arrivals(&b.qp);
+            b.qp.responder().lock().acknowledge_arrivals(&b.qp);
         } else {
             b.modify(state, 0, Zeroed::zeroed());
         }
@@ -175,7 +175,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     // the test does not destroy it.
     let side = Side::with_queues(&adapter, QpType::Rc, 64, 0, None, [sent, received]);
     let side = ManuallyDrop::new(side);
-    side.connect(side.qp.qpn, 0);
+    side.connect(side.qp.qpn(), 0);
     for wr_id in [1, 2] {
         side.receive(wr_id, &[side.sge(0, 8)]);
     }
@@ -187,7 +187,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     // there.
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
-    until("the QP is told of both", || side.qp.reports.events.sent() == 2);
+    until("the QP is told of both", || side.qp.reports().events.sent() == 2);
     assert_eq!(side.qp.state(), QpState::Err);
     drop(ManuallyDrop::into_inner(side));
     received.retire();
@@ -199,7 +199,7 @@ fn a_builder_that_finds_a_broken_send_queue_flushes_it() {
     let found = (0..1000).any(|_| {
         let (a, b) = pair(QpType::Rc, false, 64);
         // The lock keeps the service thread from executing the requests at once.
-        let not_yet = b.qp.responder.lock();
+        let not_yet = b.qp.responder().lock();
         a.send(misnamed(IBV_WR_RDMA_READ, &b), &[a.sge(0, 8)]);
         (1..64).for_each(|_| a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 8)]));
         drop(not_yet);

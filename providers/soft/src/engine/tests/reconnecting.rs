@@ -21,8 +21,8 @@ fn two(cma: bool) -> (Side, Side) {
 fn unreliable(cma: bool) -> (Side, Side) {
     let adapter = adapter(cma);
     let (a, b) = (Side::new(&adapter, QpType::Uc, 40_000), Side::new(&adapter, QpType::Uc, 40_000));
-    a.connect_as(b.qp.qpn, patient(7, 9));
-    b.connect_as(a.qp.qpn, patient(9, 7));
+    a.connect_as(b.qp.qpn(), patient(7, 9));
+    b.connect_as(a.qp.qpn(), patient(9, 7));
     (a, b)
 }
 
@@ -67,8 +67,8 @@ fn statuses(cqes: &[Cqe]) -> Vec<u32> {
 fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() {
     for cma in [true, false] {
         let (a, b) = two(cma);
-        a.connect_as(b.qp.qpn, impatient(7, 9));
-        b.connect_as(a.qp.qpn, impatient(9, 7));
+        a.connect_as(b.qp.qpn(), impatient(7, 9));
+        b.connect_as(a.qp.qpn(), impatient(9, 7));
         for n in 0..8 {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
@@ -78,7 +78,7 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
         let (sent, got) = observe(&a, &b, (3, 3));
         assert_eq!((sent.len(), got.len()), (3, 3));
         reset(&a);
-        a.connect_as(b.qp.qpn, impatient(7, 9));
+        a.connect_as(b.qp.qpn(), impatient(7, 9));
         for n in 0..5 {
             say(&a, &b, n);
         }
@@ -89,8 +89,8 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
         // The connection works once the receiver connects anew as well.
         reset(&a);
         reset(&b);
-        a.connect_as(b.qp.qpn, impatient(7, 9));
-        b.connect_as(a.qp.qpn, impatient(9, 7));
+        a.connect_as(b.qp.qpn(), impatient(7, 9));
+        b.connect_as(a.qp.qpn(), impatient(9, 7));
         b.receive(1, &[b.sge(0, 20_000)]);
         say(&a, &b, 1);
         assert_eq!(b.wait(&a).imm, 1);
@@ -101,14 +101,14 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
 fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
     for cma in [true, false] {
         let (a, b) = two(cma);
-        a.connect_as(b.qp.qpn, patient(7, 9));
-        b.connect_as(a.qp.qpn, patient(9, 7));
+        a.connect_as(b.qp.qpn(), patient(7, 9));
+        b.connect_as(a.qp.qpn(), patient(9, 7));
         // There are no receives, so the messages stay in the ring.
         for n in 0..6 {
             say(&a, &b, n);
         }
         reset(&a);
-        a.connect_as(b.qp.qpn, patient(7, 9));
+        a.connect_as(b.qp.qpn(), patient(7, 9));
         for n in 100..104 {
             say(&a, &b, n);
         }
@@ -118,7 +118,7 @@ fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
         assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]), "{cma}");
         // The receiver connects anew, and gets the messages of this connection.
         reset(&b);
-        b.connect_as(a.qp.qpn, patient(9, 7));
+        b.connect_as(a.qp.qpn(), patient(9, 7));
         for n in 0..16 {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
@@ -132,15 +132,15 @@ fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
 fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
     for (cma, count) in [(true, 1), (false, 1), (true, 64), (false, 64)] {
         let (a, b) = two(cma);
-        a.connect_as(b.qp.qpn, impatient(7, 9));
-        b.connect_as(a.qp.qpn, impatient(9, 7));
+        a.connect_as(b.qp.qpn(), impatient(7, 9));
+        b.connect_as(a.qp.qpn(), impatient(9, 7));
         // Without attach, the longer messages fill the ring. The acknowledgement of the old
         // connection must not look like that of a whole lap.
         for n in 0..count {
             say(&a, &b, n);
         }
         reset(&b);
-        b.connect_as(a.qp.qpn, impatient(9, 7));
+        b.connect_as(a.qp.qpn(), impatient(9, 7));
         for n in 0..64 {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
@@ -154,8 +154,8 @@ fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
 #[test]
 fn a_request_with_a_wrong_psn_gets_no_reply() {
     let (a, b) = two(true);
-    a.connect_as(b.qp.qpn, impatient(7, 9));
-    b.connect_as(a.qp.qpn, impatient(9, 8));
+    a.connect_as(b.qp.qpn(), impatient(7, 9));
+    b.connect_as(a.qp.qpn(), impatient(9, 8));
     b.receive(1, &[b.sge(0, 8)]);
     a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, 8)]);
     assert_eq!(a.wait(&b).status, IBV_WC_RETRY_EXC_ERR);
@@ -165,15 +165,15 @@ fn a_request_with_a_wrong_psn_gets_no_reply() {
 #[test]
 fn a_receiver_can_connect_anew_before_the_sender_has_sent_anything() {
     let (a, b) = two(true);
-    a.connect_as(b.qp.qpn, patient(7, 9));
+    a.connect_as(b.qp.qpn(), patient(7, 9));
     for _ in 0..3 {
-        b.connect_as(a.qp.qpn, patient(9, 7));
+        b.connect_as(a.qp.qpn(), patient(9, 7));
         assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]));
         reset(&b);
     }
     say(&a, &b, 1);
     assert_eq!(observe(&a, &b, (0, 0)), (vec![], vec![]));
-    b.connect_as(a.qp.qpn, patient(9, 7));
+    b.connect_as(a.qp.qpn(), patient(9, 7));
     b.receive(1, &[b.sge(0, 20_000)]);
     assert_eq!(b.wait(&a).imm, 1);
     assert_eq!(a.wait(&b).status, IBV_WC_SUCCESS);
@@ -184,20 +184,20 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
     let adapter = adapter(false);
     let (a, b) =
         (Side::new(&adapter, QpType::Rc, 100_000), Side::new(&adapter, QpType::Rc, 100_000));
-    a.connect_as(b.qp.qpn, impatient(7, 9));
-    b.connect_as(a.qp.qpn, impatient(9, 7));
+    a.connect_as(b.qp.qpn(), impatient(7, 9));
+    b.connect_as(a.qp.qpn(), impatient(9, 7));
     for _ in 0..64 {
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 100_000)]);
     }
     {
-        let requester = a.qp.requester.lock();
+        let requester = a.qp.requester().lock();
         assert_eq!(
             requester.ring.next.wrapping_sub(requester.ring.acked),
             soft_local::shm::layout::RING_SLOTS
         );
     }
     reset(&b);
-    b.connect_as(a.qp.qpn, impatient(9, 7));
+    b.connect_as(a.qp.qpn(), impatient(9, 7));
     let (sent, got) = observe(&a, &b, (64, 0));
     assert_eq!((sent[0].status, got), (IBV_WC_RETRY_EXC_ERR, vec![]));
 }
@@ -221,7 +221,7 @@ fn unreliable_connections_work_whichever_end_connects_anew() {
                 let alone = if (round + again) % 3 == 0 { &b } else { &a };
                 let other = if std::ptr::eq(alone, &a) { &b } else { &a };
                 reset(alone);
-                alone.connect_as(other.qp.qpn, patient(100, 200));
+                alone.connect_as(other.qp.qpn(), patient(100, 200));
             }
             observe(&a, &b, (0, 0));
             for n in 0..20 {

@@ -27,10 +27,10 @@ fn segmented(wr_id: u64, to: &Side, header: &[u8], mss: u16) -> Request {
 fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
     let (mut a, b) = pair(QpType::Ud, true, 8000);
     fill(&mut a, 7);
-    let max_wr = a.qp.life.attributes.lock().cap.max_send_wr as usize;
+    let max_wr = a.qp.attributes().lock().cap.max_send_wr as usize;
     let segmenter =
         Segmenter::new(Framing::Ipoib, MTU as usize, max_wr, HEADER.len()).expect("memory");
-    *a.qp.requester.lock().datagrams.segmenter = segmenter;
+    *a.qp.requester().lock().datagrams.segmenter = segmenter;
     for n in 0..20 {
         b.receive(n, &[b.sge(n as usize * 200, 200)]);
     }
@@ -49,7 +49,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
         let got = b.wait(&a);
         let len = if index == 2 { 50 } else { 100 };
         assert_eq!((got.status, got.wr_id), (IBV_WC_SUCCESS, n.into()));
-        assert_eq!((got.byte_len as usize, got.src_qp), (DATA + len, a.qp.qpn));
+        assert_eq!((got.byte_len as usize, got.src_qp), (DATA + len, a.qp.qpn()));
         let whole = &b.memory[n as usize * 200..][..DATA + len];
         assert_eq!(whole[40..44], [8, 0, 0, request]);
         assert_eq!(whole[46..48], (40 + len as u16).to_be_bytes());
@@ -70,7 +70,7 @@ fn segments_that_wait_have_the_headers_of_when_they_were_posted() {
 fn waiting_segmented_sends_are_flushed_as_segmented_sends() {
     let (a, b) = pair(QpType::Ud, true, 1000);
     let segmenter = Segmenter::new(Framing::Ipoib, MTU as usize, 64, HEADER.len()).expect("memory");
-    *a.qp.requester.lock().datagrams.segmenter = segmenter;
+    *a.qp.requester().lock().datagrams.segmenter = segmenter;
     a.modify(QpState::Sqd as u32, 0, Zeroed::zeroed());
     a.send(segmented(1, &b, &HEADER, 100), &[a.sge(0, 250)]);
     a.modify(QpState::Err as u32, 0, Zeroed::zeroed());

@@ -14,11 +14,11 @@ fn a_word_that_many_qps_change_at_once_counts_every_change() {
         for _ in 0..3 {
             let a = Side::new(&adapter, QpType::Rc, 64);
             let mut b = Side::new(&adapter, QpType::Rc, 64);
-            a.connect(b.qp.qpn, 7);
-            b.connect(a.qp.qpn, 7);
+            a.connect(b.qp.qpn(), 7);
+            b.connect(a.qp.qpn(), 7);
             // All QPs change the word of `home`.
             let va = home.memory.as_ptr() as u64;
-            let region = Extent { pd: b.qp.pd, va, iova: va, len: 64, access: ALL };
+            let region = Extent { pd: b.qp.pd(), va, iova: va, len: 64, access: ALL };
             b.keys = adapter.regions.register(&region).expect("room");
             senders.push(a);
             sides.push(b);

@@ -11,7 +11,7 @@ fn short(request: &Request) -> ShortSend {
 
 /// Posts a list as ibv_post_send does. Each request has its range, or two halves of it.
 fn post(side: &Side, list: &[(Request, ibv_sge, bool)]) {
-    let mut requester = side.qp.requester.lock();
+    let mut requester = side.qp.requester().lock();
     if let [(request, sge, false)] = list
         && requester.post_single(&side.qp, short(request), sge)
     {
@@ -78,7 +78,7 @@ fn messages_of_all_kinds_arrive_in_order_whichever_path_each_takes() {
                 let imm = (request.opcode == IBV_WR_SEND_WITH_IMM).then_some(request.imm);
                 assert_eq!(got.imm, imm.unwrap_or(0));
                 assert_eq!(got.wc_flags & IBV_WC_WITH_IMM != 0, imm.is_some());
-                assert_eq!((got.qp_num, got.src_qp), (b.qp.qpn, a.qp.qpn));
+                assert_eq!((got.qp_num, got.src_qp), (b.qp.qpn(), a.qp.qpn()));
                 let at = n * PLACE..n * PLACE + sge.length as usize;
                 assert_eq!(a.memory[at.clone()], b.memory[at]);
             }
@@ -135,8 +135,8 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
             let (a, b) = pair(QpType::Rc, true, 4096);
             let gone = soft_memory::testing::remote_pages(1);
             let va = gone as u64;
-            let extent = Extent { pd: a.qp.pd, va, iova: va, len: 4096, access: ALL };
-            let keys = a.qp.adapter.regions.register(&extent).expect("room");
+            let extent = Extent { pd: a.qp.pd(), va, iova: va, len: 4096, access: ALL };
+            let keys = a.qp.adapter().regions.register(&extent).expect("room");
             // SAFETY: this test mapped the page, and only the engine knows its address.
             assert_eq!(unsafe { libc::munmap(gone.cast(), 4096) }, 0);
             let gone = ibv_sge { addr: va, length: len, lkey: keys.lkey };
@@ -159,7 +159,7 @@ fn a_request_whose_memory_was_unmapped_fails_wherever_in_a_list_it_is() {
                 let done = a.wait(&b);
                 assert_eq!((done.wr_id, done.status), (n, wanted), "{len} bytes, {at} of {count}");
             }
-            assert!(a.qp.requester.lock().ring.lent_chunks.is_empty(), "the chunk came back");
+            assert!(a.qp.requester().lock().ring.lent_chunks.is_empty(), "the chunk came back");
         }
     }
 }

@@ -22,7 +22,7 @@ fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8)
         qp_access_flags: ALL,
         port_num: 1,
         path_mtu,
-        dest_qp_num: to.qp.qpn,
+        dest_qp_num: to.qp.qpn(),
         ah_attr: ibv_ah_attr { port_num: 1, ..Zeroed::zeroed() },
         min_rnr_timer: 1,
         timeout: 14,
@@ -33,7 +33,7 @@ fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8)
         ..Zeroed::zeroed()
     };
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let needs = soft_semantics::modify::transition(side.qp.kind, side.qp.state(), state);
+        let needs = soft_semantics::modify::transition(side.qp.kind(), side.qp.state(), state);
         side.modify(state as u32, needs.expect("the usual way").required, attr);
     }
 }
@@ -123,7 +123,7 @@ fn fill_queue(a: &Side, b: &Side, flags: u32) -> usize {
     let mut posted = 0;
     loop {
         let request = Request { flags, ..request(IBV_WR_SEND, b) };
-        let mut requester = a.qp.requester.lock();
+        let mut requester = a.qp.requester().lock();
         let result = requester.post(&a.qp, &request, &[a.sge(0, 8)]);
         requester.publish();
         a.qp.release_requester(requester);
@@ -152,7 +152,7 @@ fn a_slot_of_the_send_queue_is_free_once_its_completion_was_polled() {
         }
         assert_eq!(fill_queue(&a, &b, IBV_SEND_SIGNALED), 3, "three were polled, {kind:?}");
         a.modify(QpState::Reset as u32, 0, Zeroed::zeroed());
-        let left = a.qp.requester.lock().postable_requests(&a.qp);
+        let left = a.qp.requester().lock().postable_requests(&a.qp);
         assert_eq!(left, LENGTH, "RESET empties the queue, {kind:?}");
     }
 }

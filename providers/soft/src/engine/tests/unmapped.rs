@@ -11,8 +11,8 @@ const PAGE: usize = 4096;
 fn half_gone(side: &Side) -> (*mut u8, Keys) {
     let at = remote_pages(2);
     let (va, len) = (at as u64, 2 * PAGE as u64);
-    let extent = Extent { pd: side.qp.pd, va, iova: va, len, access: ALL };
-    let keys = side.qp.adapter.regions.register(&extent).expect("room");
+    let extent = Extent { pd: side.qp.pd(), va, iova: va, len, access: ALL };
+    let keys = side.qp.adapter().regions.register(&extent).expect("room");
     // SAFETY: this test mapped the page, and only the engine knows its address.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), PAGE) }, 0);
     (at, keys)
@@ -87,8 +87,8 @@ const GONE: usize = 80;
 fn gone(side: &Side) -> (u64, Keys) {
     let at = remote_pages(GONE + 1);
     let (va, len) = (at as u64, (GONE + 1) * PAGE);
-    let extent = Extent { pd: side.qp.pd, va, iova: va, len: len as u64, access: ALL };
-    let keys = side.qp.adapter.regions.register(&extent).expect("room");
+    let extent = Extent { pd: side.qp.pd(), va, iova: va, len: len as u64, access: ALL };
+    let keys = side.qp.adapter().regions.register(&extent).expect("room");
     // SAFETY: this test mapped the pages, and only the engine knows their addresses.
     assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), GONE * PAGE) }, 0);
     (va + PAGE as u64, keys)

@@ -20,7 +20,7 @@ fn left_alone(side: &Side) -> Option<u32> {
 
 /// Waits until a message found no receive.
 fn found_no_receive(side: &Side) {
-    until("a message", || side.qp.responder.lock().rnr_since.is_some());
+    until("a message", || side.qp.responder().lock().rnr_since.is_some());
 }
 
 fn binding(bind: Bind) -> Request {
@@ -38,8 +38,8 @@ fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs
     const MESSAGES: u64 = 100;
     let adapter = adapter(true);
     let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     let _others: Vec<Side> = (0..200).map(|_| Side::new(&adapter, QpType::Rc, 64)).collect();
     while !adapter.attention.is_down() {
         a.poll();
@@ -62,15 +62,15 @@ fn a_send_within_the_process_completes_after_few_polls_despite_many_unpolled_cqs
 fn requests_that_wait_for_operations_in_flight_go_on_without_polls() {
     let adapter = adapter(true);
     let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     let va = b.memory.as_ptr() as u64;
     let access = ALL | IBV_ACCESS_MW_BIND;
-    let region = Extent { pd: b.qp.pd, va, iova: va, len: 64, access };
+    let region = Extent { pd: b.qp.pd(), va, iova: va, len: 64, access };
     let region = adapter.regions.register(&region).expect("room").rkey;
     let own = adapter.fabric.slot();
     for remotely in [false, true] {
-        let (_, first) = adapter.windows.allocate(b.qp.pd, true).expect("room");
+        let (_, first) = adapter.windows.allocate(b.qp.pd(), true).expect("room");
         let rkey = counted(first);
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
         b.send(binding(bind), &[]);
@@ -107,9 +107,9 @@ fn window_operations_wait_for_local_transfers_and_not_for_the_peer() {
         a.connect(nobody, 7);
         let va = a.memory.as_ptr() as u64;
         let access = ALL | IBV_ACCESS_MW_BIND;
-        let region = Extent { pd: a.qp.pd, va, iova: va, len: 64, access };
+        let region = Extent { pd: a.qp.pd(), va, iova: va, len: 64, access };
         let region = adapter.regions.register(&region).expect("room").rkey;
-        let (_, first) = adapter.windows.allocate(a.qp.pd, true).expect("room");
+        let (_, first) = adapter.windows.allocate(a.qp.pd(), true).expect("room");
         let rkey = counted(first);
         let bind = Bind { rkey, region, addr: va, len: 64, access: REMOTE_WRITE };
         a.send(binding(bind), &[]);
@@ -131,8 +131,8 @@ fn a_ring_of_an_unpolled_cq_makes_progress_while_another_cq_is_polled() {
     let (a, b) =
         (Side::new(&adapter, QpType::Rc, 300_001), Side::new(&adapter, QpType::Rc, 300_001));
     let other = Side::new(&adapter, QpType::Rc, 64);
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     for opcode in [IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ] {
         // The CQ becomes hot, and its peers send no wake-ups, because attention is down.
         for _ in 0..1000 {
@@ -160,8 +160,8 @@ fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
     let adapter = adapter(false);
     let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
     let other = Side::new(&adapter, QpType::Rc, 64);
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     for round in 0..100 {
         b.receive(round, &[b.sge(0, 64)]);
         // A peer that replied once is expected to reply again, so the acknowledgement waits for the
@@ -196,8 +196,8 @@ fn a_thread_that_moves_on_to_another_cq_sends_its_delayed_acknowledgements() {
 fn the_last_message_is_acknowledged_without_another_poll() {
     let [of_a, of_b] = two_adapters("last");
     let (a, b) = (Side::new(&of_a, QpType::Rc, 64), Side::new(&of_b, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     // Attention is down, so no sender wakes a thread.
     for _ in 0..200 {
         b.cq.poll(1, |_, _| {});
@@ -222,8 +222,8 @@ fn many_unpolled_cqs_all_make_progress_while_another_one_is_polled() {
     let adapter = adapter(true);
     let others: Vec<_> = (0..1500).map(|_| Side::new(&adapter, QpType::Rc, 8).cq.clone()).collect();
     let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     b.receive(1, &[b.sge(0, 64)]);
     for _ in 0..1000 {
         others[0].poll(1, |_, _| {});
@@ -272,8 +272,8 @@ fn an_xrc_request_to_a_process_that_dies_fails_without_polls() {
 fn a_long_message_that_waited_for_its_receive_goes_on_without_polls() {
     let [of_a, of_b] = two_adapters("unpolled");
     let (a, b) = (Side::new(&of_a, QpType::Rc, 600_000), Side::new(&of_b, QpType::Rc, 600_000));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     // A thread waits for an event of this CQ.
     a.cq.arm(false);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 600_000)]);
@@ -289,10 +289,10 @@ fn a_message_that_waits_for_a_receive_leaves_the_service_thread_asleep() {
     for rnr_retry in [7, 6] {
         let adapter = adapter(true);
         let (a, b) = (Side::new(&adapter, QpType::Rc, 64), Side::new(&adapter, QpType::Rc, 64));
-        a.connect(b.qp.qpn, rnr_retry);
-        b.connect(a.qp.qpn, rnr_retry);
+        a.connect(b.qp.qpn(), rnr_retry);
+        b.connect(a.qp.qpn(), rnr_retry);
         // The code 0 stands for 655 ms, so the wait does not end within the test.
-        b.qp.responder.lock().min_rnr_timer = 0;
+        b.qp.responder().lock().min_rnr_timer = 0;
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
         found_no_receive(&b);
         // No event marks that the thread sleeps. The test waits for so long that a thread which
@@ -321,8 +321,8 @@ fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
     let srq = Srq::new(&adapter, wanted).expect("a number");
     let a = Side::new(&adapter, QpType::Rc, 64);
     let b = Side::with(&adapter, QpType::Rc, 64, 0, Some(&srq));
-    a.connect(b.qp.qpn, 7);
-    b.connect(a.qp.qpn, 7);
+    a.connect(b.qp.qpn(), 7);
+    b.connect(a.qp.qpn(), 7);
     srq.post(3, &[b.sge(0, 64)]).expect("room");
     // A QP does this with the receive of a message that it does not finish.
     let mut taken = Receive::default();

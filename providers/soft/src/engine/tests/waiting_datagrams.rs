@@ -43,7 +43,7 @@ fn flushed_datagrams_are_not_sent_in_place_of_others() {
         assert_eq!(a.wait(&b).status, IBV_WC_WR_FLUSH_ERR);
     }
     a.modify(QpState::Reset as u32, 0, Zeroed::zeroed());
-    a.connect(b.qp.qpn, 0);
+    a.connect(b.qp.qpn(), 0);
     fill(&mut a, 2);
     b.receive(1, &[b.sge(0, 90)]);
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 50)]);

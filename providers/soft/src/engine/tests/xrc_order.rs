@@ -17,7 +17,7 @@ impl End {
         let spare = Side::new(adapter, QpType::Rc, 64);
         let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let wanted = SrqParameters {
-            pd: spare.qp.pd,
+            pd: spare.qp.pd(),
             max_wr: 8,
             max_sge: 1,
             domain: Some(domain),
@@ -35,8 +35,8 @@ impl End {
     }
 
     pub(super) fn connect(&self, to: &Self) {
-        self.recv.connect(to.send.qp.qpn, 7);
-        self.send.connect(to.recv.qp.qpn, 7);
+        self.recv.connect(to.send.qp.qpn(), 7);
+        self.send.connect(to.recv.qp.qpn(), 7);
     }
 
     pub(super) fn send(&self, to: &Self) {

@@ -36,24 +36,24 @@ impl Both {
     }
 
     fn generation(&self) -> u16 {
-        self.home.recv.qp.life.incarnation.lock().generation
+        self.home.recv.qp.generation()
     }
 
     fn question(&self, number: u64, ask: ResponderRequest) -> SrqRequest {
-        let (of, srqn) = (self.home.recv.qp.qpn, self.other.srq.number);
+        let (of, srqn) = (self.home.recv.qp.qpn(), self.other.srq.number);
         SrqRequest { number, of, generation: self.generation(), srqn, ask }
     }
 
     /// Sends the question as the process in `slot`.
     fn ask(&self, slot: u16, question: SrqRequest) -> bool {
-        let adapter = &self.other.recv.qp.adapter;
+        let adapter = self.other.recv.qp.adapter();
         let asked = receive_srq_request(adapter, slot, question, &[7; 64], ServedBy::Application);
         looked(adapter);
         asked
     }
 
     fn home_slot(&self) -> u16 {
-        self.home.recv.qp.adapter.fabric.slot()
+        self.home.recv.qp.adapter().fabric.slot()
     }
 
     fn post(&self, id: u64) {
@@ -91,7 +91,7 @@ fn a_repeated_question_is_served_once() {
     for id in [1, 2] {
         let cqe = pair.polled().expect("received");
         let got = (cqe.wr_id, cqe.status, cqe.byte_len, cqe.qp_num);
-        assert_eq!(got, (id, IBV_WC_SUCCESS, 8, pair.home.recv.qp.qpn));
+        assert_eq!(got, (id, IBV_WC_SUCCESS, 8, pair.home.recv.qp.qpn()));
     }
     assert!(pair.polled().is_none());
     // A new connection starts without a history, even if its questions have the same numbers.
@@ -111,7 +111,7 @@ fn an_unfinished_message_returns_its_receive() {
     pair.home.recv.qp.reset();
     until("the receive is back", || pair.other.srq.has_receive());
     until("the stand-in is gone", || {
-        pair.other.recv.qp.adapter.xrc.remote_stand_in(pair.home.recv.qp.qpn).is_none()
+        pair.other.recv.qp.adapter().xrc.remote_stand_in(pair.home.recv.qp.qpn()).is_none()
     });
     pair.connect();
     assert!(pair.ask(pair.home_slot(), pair.question(2, piece(true, true))));
@@ -157,15 +157,15 @@ fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
     let slot = pair.home_slot();
     pair.post(1);
     let question = || pair.question(1, piece(true, true));
-    let own = pair.other.recv.qp.adapter.fabric.slot();
+    let own = pair.other.recv.qp.adapter().fabric.slot();
     for forger in [own, 99] {
         assert!(!pair.ask(forger, question()), "{forger} has no such queue pair");
     }
-    let ours = SrqRequest { of: pair.other.recv.qp.qpn, ..question() };
+    let ours = SrqRequest { of: pair.other.recv.qp.qpn(), ..question() };
     assert!(!pair.ask(own, ours), "our own");
     let generation = pair.generation().wrapping_sub(1);
     let stale = SrqRequest { generation, ..question() };
-    let sender = SrqRequest { of: pair.home.send.qp.qpn, ..question() };
+    let sender = SrqRequest { of: pair.home.send.qp.qpn(), ..question() };
     let nothing = SrqRequest { of: soft_local::shm::layout::qpn(slot, 77), ..question() };
     let nowhere = SrqRequest { srqn: pair.other.srq.number + 5, ..question() };
     for question in [stale, sender, nothing, nowhere] {
@@ -180,11 +180,11 @@ fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
 #[test]
 fn questions_that_wait_for_a_stand_in_are_limited() {
     let pair = Both::new();
-    let adapter = &pair.other.recv.qp.adapter;
+    let adapter = pair.other.recv.qp.adapter();
     // The service thread may serve the questions at the same time, so the test repeats them.
     let lost = (0..1_000_000).any(|number| {
         let question =
-            SrqRequest { of: pair.home.send.qp.qpn, ..pair.question(number, piece(true, true)) };
+            SrqRequest { of: pair.home.send.qp.qpn(), ..pair.question(number, piece(true, true)) };
         !receive_srq_request(adapter, pair.home_slot(), question, &[0; 64], ServedBy::Application)
     });
     assert!(lost);
@@ -193,7 +193,7 @@ fn questions_that_wait_for_a_stand_in_are_limited() {
 #[test]
 fn malformed_frames_are_dropped_and_counted() {
     let pair = Both::new();
-    let (from, to) = (&pair.home.recv.qp.adapter, &pair.other.recv.qp.adapter);
+    let (from, to) = (pair.home.recv.qp.adapter(), pair.other.recv.qp.adapter());
     let outlet = from.datagrams.outlet(from, to.fabric.slot()).expect("it is there");
     let mut word = 0x2545_f491_4f6c_dd1d_u64;
     let mut random = || {
@@ -210,7 +210,7 @@ fn malformed_frames_are_dropped_and_counted() {
         frame[35] = FRAME_KINDS[random() as usize % FRAME_KINDS.len()];
         if random() % 2 == 0 {
             // These fields name objects that exist.
-            frame[44..48].copy_from_slice(&pair.home.recv.qp.qpn.to_ne_bytes());
+            frame[44..48].copy_from_slice(&pair.home.recv.qp.qpn().to_ne_bytes());
             frame[48..52].copy_from_slice(&pair.other.srq.number.to_ne_bytes());
             frame[52..54].copy_from_slice(&pair.generation().to_ne_bytes());
             // The frame is neither the first part of a SEND nor has it immediate data. Both take a

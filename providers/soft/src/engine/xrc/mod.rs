@@ -33,25 +33,25 @@ use std::time::Instant;
 /// QPs with several handles, as far as this process knows.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct OpenedQps {
-    pub(in crate::engine) handles: Mutex<Vec<Weak<Qp>>>,
+    handles: Mutex<Vec<Weak<Qp>>>,
     /// QPs that their creator destroyed while further openers existed.
-    pub(in crate::engine) orphans: Mutex<Vec<Arc<Qp>>>,
+    orphans: Mutex<Vec<Arc<Qp>>>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct SendersByProcess {
     /// XRC send QPs by the process slots to which they send, or sent since they were connected.
-    pub(in crate::engine) by_slot: Mutex<HashMap<u16, BTreeMap<usize, Weak<Qp>>>>,
+    by_slot: Mutex<HashMap<u16, BTreeMap<usize, Weak<Qp>>>>,
     /// A CQ of this process was armed. Before that no message searches the map.
-    pub(in crate::engine) events_awaited: AtomicBool,
+    events_awaited: AtomicBool,
 }
 
 /// An XRC domain, equal in all processes that opened it: device and inode of its file, or the
 /// process that opened it without a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct DomainId {
-    pub(crate) device: u64,
-    pub(crate) inode: u64,
+    device: u64,
+    inode: u64,
 }
 
 impl DomainId {
@@ -132,49 +132,49 @@ impl QpEvent {
 pub(crate) struct Xrc {
     /// Number of receiving XRC QPs. No CQ drives them, so each poll drives all of them. A QP that
     /// receives from another host counts twice.
-    pub(in crate::engine) receiving: AtomicUsize,
-    pub(in crate::engine) hot: Mutex<HotReceivers>,
-    pub(in crate::engine) tasks: Mutex<Vec<XrcTask>>,
-    pub(in crate::engine) stand_ins: Mutex<Vec<Arc<Qp>>>,
+    receiving: AtomicUsize,
+    hot: Mutex<HotReceivers>,
+    tasks: Mutex<Vec<XrcTask>>,
+    stand_ins: Mutex<Vec<Arc<Qp>>>,
     /// The stand-ins that serve requests of other hosts, by the number of their home QP.
-    pub(in crate::engine) remote_stand_ins: Mutex<HashMap<u32, Arc<Qp>>>,
+    remote_stand_ins: Mutex<HashMap<u32, Arc<Qp>>>,
     /// Whether `remote_stand_ins` is nonempty; polls then look for their requests. Written under
     /// that lock.
-    pub(in crate::engine) has_remote_stand_ins: AtomicBool,
+    has_remote_stand_ins: AtomicBool,
     pub(in crate::engine) senders: SendersByProcess,
     /// Replies to requests for a stand-in, by process slot and local QP: the number of the stand-in
     /// once a reply arrived. The reply is unchecked; any process can write it.
-    pub(in crate::engine) stand_in_replies: Mutex<HashMap<(u16, u32), Option<u32>>>,
+    stand_in_replies: Mutex<HashMap<(u16, u32), Option<u32>>>,
     /// QPs opened by several processes.
-    pub(in crate::engine) open_qps: OpenedQps,
-    pub(in crate::engine) domains: Mutex<HashMap<DomainId, OpenDomain>>,
-    pub(in crate::engine) private_domains: AtomicU64,
+    open_qps: OpenedQps,
+    domains: Mutex<HashMap<DomainId, OpenDomain>>,
+    private_domains: AtomicU64,
 }
 
 #[derive(Debug)]
 pub(in crate::engine) struct OpenDomain {
-    pub(in crate::engine) count: usize,
+    count: usize,
     /// The open file keeps its inode number from being reused; None for a domain without a file.
-    pub(in crate::engine) file: Option<OwnedFd>,
+    file: Option<OwnedFd>,
 }
 
 /// An inactive ring of an XRC connection: no slot in it is outstanding.
 #[derive(Debug)]
 pub(in crate::engine) struct XrcRing {
-    pub(in crate::engine) link: Box<Link>,
-    pub(in crate::engine) latched: Option<u16>,
-    pub(in crate::engine) next: u32,
-    pub(in crate::engine) named_srq: u32,
-    pub(in crate::engine) attach_refused: bool,
+    link: Box<Link>,
+    latched: Option<u16>,
+    next: u32,
+    named_srq: u32,
+    attach_refused: bool,
 }
 
 /// The inactive rings of an XRC connection.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct XrcRings {
-    pub(in crate::engine) inactive: Vec<XrcRing>,
+    inactive: Vec<XrcRing>,
     /// The number of the remote QP, and its incarnation once it serves this QP.
-    pub(in crate::engine) home_qpn: u32,
-    pub(in crate::engine) latched: Option<u16>,
+    home_qpn: u32,
+    latched: Option<u16>,
     /// The process that was last asked for a stand-in, and the time.
-    pub(in crate::engine) last_stand_in_request: Option<(u16, Instant)>,
+    last_stand_in_request: Option<(u16, Instant)>,
 }

@@ -86,7 +86,7 @@ impl Xrc {
         if home.peer.is_self {
             // The destruction reads the count under the same lock.
             let _orphans = self.open_qps.orphans.lock();
-            let local = adapter.registry.qp(index).filter(|qp| qp.qpn == number)?;
+            let local = adapter.registry.qp(index).filter(|qp| qp.qpn() == number)?;
             if local.entry().closing.load(Ordering::SeqCst) == CLOSING {
                 return None;
             }
@@ -112,7 +112,7 @@ impl Xrc {
 
     fn handles_of(&self, number: u32) -> Vec<Arc<Qp>> {
         let handles = self.open_qps.handles.lock();
-        handles.iter().filter_map(Weak::upgrade).filter(|qp| qp.qpn == number).collect()
+        handles.iter().filter_map(Weak::upgrade).filter(|qp| qp.qpn() == number).collect()
     }
 
     /// A link to QP `number`, if this process opened it.
@@ -127,11 +127,11 @@ impl Xrc {
         let Some(opened) = handle.opened() else { return };
         let mut handles = self.open_qps.handles.lock();
         handles.retain(|other| !std::ptr::eq(other.as_ptr(), handle));
-        let last = !handles.iter().any(|h| h.upgrade().is_some_and(|qp| qp.qpn == handle.qpn));
+        let last = !handles.iter().any(|h| h.upgrade().is_some_and(|qp| qp.qpn() == handle.qpn()));
         if let Some(openings) = opened.local.as_ref().and_then(|local| local.openings()) {
             openings.local_handles.fetch_sub(1, Ordering::AcqRel);
         } else if last {
-            let (_, index) = split_qpn(handle.qpn);
+            let (_, index) = split_qpn(handle.qpn());
             let (slot, identity) = (adapter.fabric.slot(), adapter.fabric.identity());
             withdraw_opener(&opened.home.view, index, slot, identity);
         }
@@ -187,16 +187,19 @@ impl Xrc {
     pub(crate) fn forget_opener(&self, adapter: &Adapter, slot: u16, identity: u32) {
         for qp in adapter.registry.all_qps() {
             if qp.openings().is_some() {
-                withdraw_opener(&adapter.view, qp.index, slot, identity);
+                withdraw_opener(&adapter.view, qp.index(), slot, identity);
             }
         }
     }
 
     /// Reports an event to all processes that opened a QP of this process.
     pub(in crate::engine) fn report_to_openers(&self, adapter: &Adapter, qp: &Qp, event: u32) {
-        self.report(qp.qpn, event);
-        for (slot, _) in openers(&adapter.view, qp.index) {
-            self.put_task(adapter, XrcTask::ReportEvent { slot, by: qp.qpn, of: qp.qpn, event });
+        self.report(qp.qpn(), event);
+        for (slot, _) in openers(&adapter.view, qp.index()) {
+            self.put_task(
+                adapter,
+                XrcTask::ReportEvent { slot, by: qp.qpn(), of: qp.qpn(), event },
+            );
         }
     }
 
@@ -211,7 +214,7 @@ impl Xrc {
 /// Whether a QP of this process has an opener besides its creator.
 fn is_open(qp: &Qp) -> bool {
     qp.openings().is_some_and(|openings| openings.local_handles.load(Ordering::Acquire) > 0)
-        || openers(&qp.adapter.view, qp.index).next().is_some()
+        || openers(&qp.adapter().view, qp.index()).next().is_some()
 }
 
 /// Whether a QP of this process has a user. An orphan loses its last user when the last handle
@@ -220,7 +223,8 @@ fn is_open(qp: &Qp) -> bool {
 pub(in crate::engine) fn has_user(qp: &Qp, openings: &Openings) -> bool {
     !openings.is_orphan()
         || openings.local_handles.load(Ordering::Acquire) > 0
-        || openers(&qp.adapter.view, qp.index).any(|opener| is_opener_alive(&qp.adapter, opener))
+        || openers(&qp.adapter().view, qp.index())
+            .any(|opener| is_opener_alive(qp.adapter(), opener))
 }
 
 /// Whether a living process opened the QP of `home`, whose creator or process is gone.

@@ -128,14 +128,14 @@ impl Requester {
         {
             let lane = self.xrc_rings.inactive.swap_remove(at);
             // A stand-in that was given up is asked for again.
-            if to == home || lane.link.peer_state(qp.qpn) == state_if_unchanged(lane.latched) {
+            if to == home || lane.link.peer_state(qp.qpn()) == state_if_unchanged(lane.latched) {
                 self.activate_ring(lane);
                 return RingChoice::Active;
             }
         }
-        match qp.adapter.xrc.stand_in(&qp.adapter, to, self.xrc_rings.home_qpn, qp.qpn) {
+        match qp.adapter().xrc.stand_in(qp.adapter(), to, self.xrc_rings.home_qpn, qp.qpn()) {
             Some(link) => {
-                qp.adapter.xrc.senders.add(to, qp);
+                qp.adapter().xrc.senders.add(to, qp);
                 self.activate_ring(XrcRing {
                     link,
                     latched: None,
@@ -149,11 +149,11 @@ impl Requester {
                 let recently = |(s, at): &(u16, Instant)| *s == to && at.elapsed() < STAND_IN_RETRY;
                 if !self.xrc_rings.last_stand_in_request.as_ref().is_some_and(recently) {
                     self.xrc_rings.last_stand_in_request = Some((to, Instant::now()));
-                    qp.adapter.xrc.ask_for_stand_in(
-                        &qp.adapter,
+                    qp.adapter().xrc.ask_for_stand_in(
+                        qp.adapter(),
                         to,
                         self.xrc_rings.home_qpn,
-                        qp.qpn,
+                        qp.qpn(),
                     );
                 }
                 RingChoice::Waiting
@@ -174,7 +174,7 @@ impl Requester {
             return domain_of_srq(lane.view.srq(index), domain).is_some();
         }
         // Only the tables of the process are read, so any of its QP numbers serves.
-        let link = qp.adapter.link(number);
+        let link = qp.adapter().link(number);
         link.is_some_and(|(there, _)| domain_of_srq(there.view.srq(index), domain).is_some())
     }
 
@@ -205,9 +205,9 @@ impl Requester {
     /// Exception: if the home QP died with its process, the stand-in serves on for processes that
     /// hold the QP open.
     pub(in crate::engine) fn peer_state(&mut self, qp: &Qp, link: &Link) -> PeerState {
-        let here = link.peer_state(qp.qpn);
+        let here = link.peer_state(qp.qpn());
         let Some(home) = self.xrc_rings.home() else { return here };
-        match home.peer_state(qp.qpn) {
+        match home.peer_state(qp.qpn()) {
             PeerState::Dead => here,
             PeerState::Serving(now) if *self.xrc_rings.latched.get_or_insert(now) == now => here,
             PeerState::Serving(_) | PeerState::Silent => PeerState::Silent,

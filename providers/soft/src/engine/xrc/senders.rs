@@ -17,7 +17,7 @@ impl SendersByProcess {
     /// Records that `qp` may send to process `slot`. Called under its requester lock, or before any
     /// post.
     pub(in crate::engine) fn add(&self, slot: u16, qp: &Qp) {
-        self.by_slot.lock().entry(slot).or_default().insert(qp.index, qp.me());
+        self.by_slot.lock().entry(slot).or_default().insert(qp.index(), qp.me());
     }
 
     /// Records that a thread may sleep until a request completes. Before the thread sleeps it takes
@@ -29,14 +29,14 @@ impl SendersByProcess {
     /// Removes `qp`, which sends no more.
     pub(in crate::engine) fn remove(&self, qp: &Qp) {
         self.by_slot.lock().retain(|_, qps| {
-            qps.remove(&qp.index);
+            qps.remove(&qp.index());
             !qps.is_empty()
         });
     }
 
     /// Whether `qp` sends to process `slot`, or has sent to it since it was connected.
     pub(in crate::engine) fn sends_to(&self, slot: u16, qp: &Qp) -> bool {
-        self.by_slot.lock().get(&slot).is_some_and(|qps| qps.contains_key(&qp.index))
+        self.by_slot.lock().get(&slot).is_some_and(|qps| qps.contains_key(&qp.index()))
     }
 
     /// Completes requests that process `slot` acknowledged before its message. Called under a
@@ -61,7 +61,7 @@ impl SendersByProcess {
         };
         for qp in busy {
             // A broken send queue is handled by the next look: its flush needs a responder lock.
-            qp.requester.lock().complete_acknowledged(&qp);
+            qp.requester().lock().complete_acknowledged(&qp);
         }
     }
 }

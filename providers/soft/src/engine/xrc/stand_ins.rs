@@ -171,7 +171,7 @@ impl Xrc {
     /// Whether `qp` may wait for process `slot`. A QP that only sends has no responder that would
     /// notice.
     pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
-        qp.kind == QpType::XrcSend && self.senders.sends_to(slot, qp)
+        qp.kind() == QpType::XrcSend && self.senders.sends_to(slot, qp)
     }
 
     /// Asks process `slot` for a stand-in for QP `of`, to which the local QP `by` sends. `stand_in`
@@ -282,7 +282,7 @@ impl Xrc {
         event: QpEvent,
     ) {
         let (_, index) = split_qpn(of);
-        let is_it = |qp: &Arc<Qp>| qp.qpn == of && matches!(qp.role, Role::Receiver(_));
+        let is_it = |qp: &Arc<Qp>| qp.qpn() == of && matches!(qp.role(), Role::Receiver(_));
         let Some(qp) = adapter.registry.qp(index).filter(is_it) else { return };
         if !event.breaks() {
             return;

@@ -89,12 +89,12 @@ impl Xrc {
     fn make_stand_in(&self, adapter: &Arc<Adapter>, of: u32, by: u32) -> Option<u32> {
         let mut stand_ins = self.stand_ins.lock();
         let known = stand_ins.iter().find(|qp| {
-            qp.qpn == of
+            qp.qpn() == of
                 && qp.is_stand_in_needed()
                 && qp.as_stand_in().is_some_and(|stand| stand.sender_qpn == by)
         });
         if let Some(qp) = known {
-            return Some(qpn(adapter.fabric.slot(), qp.index));
+            return Some(qpn(adapter.fabric.slot(), qp.index()));
         }
         if stand_ins.len() >= MAX_STAND_INS {
             return None;
@@ -124,13 +124,13 @@ impl Xrc {
         };
         let wanted = QpParameters::receiver(Role::StandIn(stand), srq.report.clone());
         let qp = Qp::new(adapter, wanted).ok()?;
-        qp.responder.lock().min_rnr_timer = min_rnr_timer;
+        qp.responder().lock().min_rnr_timer = min_rnr_timer;
         qp.connect_receiver(sender, by);
         if is_far {
             self.remote_stand_ins.lock().insert(of, Arc::clone(&qp));
             self.has_remote_stand_ins.store(true, Ordering::Relaxed);
         }
-        let number = qpn(adapter.fabric.slot(), qp.index);
+        let number = qpn(adapter.fabric.slot(), qp.index());
         stand_ins.push(qp);
         Some(number)
     }

@@ -37,8 +37,8 @@ impl AlarmNumbers {
 /// The alarm of an event channel.
 #[derive(Debug)]
 pub(in crate::engine) struct Alarm {
-    pub(in crate::engine) adapter: Arc<Adapter>,
-    pub(in crate::engine) number: u16,
+    adapter: Arc<Adapter>,
+    number: u16,
 }
 
 /// A queue of event records: 8 bytes each on a completion channel, 16 bytes for asynchronous
@@ -47,25 +47,25 @@ pub(in crate::engine) struct Alarm {
 pub(crate) struct Channel {
     /// The application reads the descriptor of the socket. Calls of this library never block,
     /// whatever flags the application set.
-    pub(in crate::engine) socket: LoopSocket,
+    socket: LoopSocket,
     /// Records that found the socket full. No event is lost.
-    pub(in crate::engine) backlog: Mutex<VecDeque<[u64; 2]>>,
+    backlog: Mutex<VecDeque<[u64; 2]>>,
     /// The adapter whose service thread sends the backlog.
-    pub(in crate::engine) adapter: Weak<Adapter>,
-    pub(in crate::engine) words: usize,
+    adapter: Weak<Adapter>,
+    words: usize,
     /// CQs that were armed while they had completions: see `note_leftover`.
-    pub(in crate::engine) armed_with_completions: Mutex<Vec<usize>>,
+    armed_with_completions: Mutex<Vec<usize>>,
     /// The alarm by which peers wake sleepers in `await_comp_event`; None if all numbers are in
     /// use.
-    pub(in crate::engine) alarm: Option<Alarm>,
+    alarm: Option<Alarm>,
 }
 
 /// The events of an object on a channel. Both fields change under the lock of the channel only. The
 /// destruction of the object therefore knows the number of sent events, and no event follows.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    pub(in crate::engine) sent: AtomicU32,
-    pub(in crate::engine) ended: AtomicBool,
+    sent: AtomicU32,
+    ended: AtomicBool,
 }
 
 impl Events {

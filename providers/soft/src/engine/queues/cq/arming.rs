@@ -148,7 +148,7 @@ impl Cq {
 
     /// Begins to drive the receive ring of a QP that can receive.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
-        if matches!(qp.kind, QpType::Rc | QpType::Uc) {
+        if matches!(qp.kind(), QpType::Rc | QpType::Uc) {
             self.list.lock().receivers.add(&self.adapter, qp);
         }
     }
@@ -167,8 +167,8 @@ impl Cq {
     pub(crate) fn remove(&self, qp: &Qp) {
         let mut list = self.list.lock();
         list.receivers.remove(qp);
-        list.senders.retain(|q| q.index != qp.index);
-        self.inbox.lock().retain(|q| q.index != qp.index);
+        list.senders.retain(|q| q.index() != qp.index());
+        self.inbox.lock().retain(|q| q.index() != qp.index());
         qp.unlist_sender(self);
     }
 
@@ -244,12 +244,6 @@ impl Cq {
     #[inline]
     pub(in crate::engine) const fn tag_of(key: usize) -> u16 {
         (key / align_of::<u64>()) as u16
-    }
-
-    /// The key of the CQ in the adapter's list.
-    #[inline]
-    pub(crate) fn key(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 
     /// Called before a thread sleeps, for a CQ that was armed while it had completions. Sends the

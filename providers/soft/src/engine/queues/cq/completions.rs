@@ -55,7 +55,7 @@ impl Cq {
     #[inline]
     pub(crate) fn push_with(&self, cqe: &Cqe, rare: Option<&RareFields>, solicited: bool) -> u64 {
         let mut batch = self.completion_batch();
-        let (_, position) = batch.ring.positions();
+        let position = batch.next_position();
         let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);
         batch.end(pushed);
         position

@@ -21,10 +21,10 @@ impl HotReceivers {
         let mut more = false;
         for qp in self.qps.all() {
             if qp.has_arrivals() && qp.serve_rest(who) {
-                qp.adapter.view.ring_qp_bell(qp.index);
+                qp.adapter().view.ring_qp_bell(qp.index());
                 more = true;
             }
-            qp.responder.lock().acknowledge_arrivals(qp);
+            qp.responder().lock().acknowledge_arrivals(qp);
         }
         more
     }
@@ -37,13 +37,13 @@ impl HotReceivers {
         match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
             HotSlot::New => {}
             HotSlot::Replaced(cold) => {
-                protocol::mark_cold(cold.ring.hot(), membarrier::heavy);
+                protocol::mark_cold(cold.ring().hot(), membarrier::heavy);
                 serve_cold(adapter, &cold, who);
             }
             HotSlot::Refused => return,
         }
         // Relaxed: a sender that does not see the flag yet rings an unneeded bell.
-        qp.ring.hot().store(1, Ordering::Relaxed);
+        qp.ring().hot().store(1, Ordering::Relaxed);
         if qp.has_arrivals() {
             qp.advance_receive(who);
         }
@@ -54,12 +54,12 @@ impl HotReceivers {
         qp.list_receiver(true);
         if self.qps.has_room() {
             self.make_hot(adapter, qp, ServedBy::Application);
-        } else if qp.ring.hot().load(Ordering::Relaxed) != 0 {
+        } else if qp.ring().hot().load(Ordering::Relaxed) != 0 {
             // The ring was hot in an earlier connection. A sender may have read the flag and rung
             // no bell, so the ring is served by a bell now.
-            protocol::mark_cold(qp.ring.hot(), membarrier::heavy);
+            protocol::mark_cold(qp.ring().hot(), membarrier::heavy);
             if qp.has_arrivals() {
-                adapter.view.ring_qp_bell(qp.index);
+                adapter.view.ring_qp_bell(qp.index());
             }
         }
     }
@@ -67,7 +67,7 @@ impl HotReceivers {
     /// Unlists a QP that no longer receives.
     pub(crate) fn remove(&mut self, qp: &Qp) {
         qp.list_receiver(false);
-        self.qps.retain_hot(|q| q.index != qp.index);
+        self.qps.retain_hot(|q| q.index() != qp.index());
     }
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {
-        adapter.view.ring_qp_bell(qp.index);
+        adapter.view.ring_qp_bell(qp.index());
         if more && !adapter.attention.is_down() {
             // No thread may poll when the bell is due, so the service thread must look.
             adapter.fabric.wake_self();

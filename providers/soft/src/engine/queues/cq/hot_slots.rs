@@ -13,11 +13,11 @@ pub(in crate::engine) const BELLS_PER_REPLACEMENT: u32 = 64;
 /// The hot rings, and the rule by which another ring becomes hot.
 #[derive(Debug)]
 pub(in crate::engine) struct HotSlots<T> {
-    pub(in crate::engine) taken: Vec<T>,
+    taken: Vec<T>,
     /// Index of the next ring to replace.
-    pub(in crate::engine) oldest: usize,
+    oldest: usize,
     /// Bells of cold rings since the last replacement.
-    pub(in crate::engine) bells: u32,
+    bells: u32,
 }
 
 /// Result for a ring whose bell rang.

@@ -11,9 +11,9 @@ use std::sync::atomic::AtomicPtr;
 /// The current completion of the iterator, and its lock. One call of the application takes the
 /// lock, a later call releases it.
 pub(crate) struct IteratorCell {
-    pub(crate) lock: RawMutex,
+    lock: RawMutex,
     /// The application promised to use the CQ from a single thread: no lock is taken.
-    pub(crate) single_threaded: bool,
+    single_threaded: bool,
     pub(crate) current: UnsafeCell<(Cqe, Stamped)>,
     /// The parent domain in which the CQ was created, or NULL.
     pub(crate) domain: AtomicPtr<ibv_pd>,

@@ -45,21 +45,21 @@ pub(crate) struct CqOptions {
 /// address.
 #[repr(C)]
 pub(crate) struct Cq {
-    pub(crate) verbs: UnsafeCell<abi::verbs_cq>,
-    pub(crate) adapter: Arc<Adapter>,
-    pub(in crate::engine) ring: SpinLock<CompletionRing>,
+    verbs: UnsafeCell<abi::verbs_cq>,
+    adapter: Arc<Adapter>,
+    ring: SpinLock<CompletionRing>,
     /// Number of completions in `ring`, for reads without the lock. Written under the `ring` lock,
     /// so Relaxed suffices. A poll that follows a later holder of the lock (`arm`) reads the new
     /// value. An earlier poll may miss a completion added at the same moment. A nonzero value is
     /// confirmed under the lock.
-    pub(in crate::engine) queued: AtomicUsize,
-    pub(in crate::engine) other_cq_looks: OtherCqLooks,
-    pub(in crate::engine) list: Mutex<DrivenQps>,
+    queued: AtomicUsize,
+    other_cq_looks: OtherCqLooks,
+    list: Mutex<DrivenQps>,
     /// QPs that got outstanding requests since the last look.
-    pub(in crate::engine) inbox: Mutex<Vec<Arc<Qp>>>,
-    pub(in crate::engine) inbox_used: AtomicBool,
+    inbox: Mutex<Vec<Arc<Qp>>>,
+    inbox_used: AtomicBool,
     /// Number of UD QPs that feed the CQ.
-    pub(in crate::engine) datagram_users: AtomicUsize,
+    datagram_users: AtomicUsize,
     /// Number of uses by QPs; send and receive CQ count separately.
     pub(crate) users: AtomicUsize,
     pub(crate) channel: Option<Arc<Channel>>,
@@ -69,21 +69,29 @@ pub(crate) struct Cq {
     /// Ordinal among the CQs that the application created in this process, from 1.
     pub(crate) ordinal: u32,
     /// Completions were lost.
-    pub(in crate::engine) overrun: AtomicBool,
+    overrun: AtomicBool,
     /// The CQ was armed at least once, so acknowledgements for its senders wake this process.
-    pub(in crate::engine) armed_at_times: AtomicBool,
+    armed_at_times: AtomicBool,
     pub(crate) report: Reporter,
     /// Position of ibv_start_poll(3) and related functions.
     pub(crate) iterator: iterator::IteratorCell,
+}
+
+impl Cq {
+    /// The key of the CQ in the adapter's list.
+    #[inline]
+    pub(crate) fn key(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
 }
 
 /// The QPs that a poll drives.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct DrivenQps {
     /// QPs whose receive ring is hot.
-    pub(in crate::engine) receivers: HotReceivers,
+    receivers: HotReceivers,
     /// QPs with outstanding requests.
-    pub(in crate::engine) senders: Vec<Arc<Qp>>,
+    senders: Vec<Arc<Qp>>,
 }
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
@@ -103,5 +111,5 @@ impl std::fmt::Debug for Cq {
 /// QPs whose receive ring is hot: polls read it without a bell.
 #[derive(Debug, Default)]
 pub(crate) struct HotReceivers {
-    pub(in crate::engine) qps: HotSlots<Arc<Qp>>,
+    qps: HotSlots<Arc<Qp>>,
 }

@@ -116,7 +116,7 @@ impl Cq {
 impl Qp {
     /// The remote QP of the connection, if it belongs to this process.
     fn local_remote_qp(&self) -> Option<Arc<Self>> {
-        self.requester.lock().local_remote_qp()
+        self.requester().lock().local_remote_qp()
     }
 
     /// Serves arrivals for a sender whose thread polls `queue`, unless another thread polls for
@@ -128,11 +128,11 @@ impl Qp {
         {
             return false;
         }
-        let before = self.acks.next_arrival();
+        let before = self.acks().next_arrival();
         self.advance_receive(ServedBy::Library);
         // The acknowledgement is sent at once, because the sender waits for it.
         self.send_due_ack();
-        self.acks.next_arrival() != before
+        self.acks().next_arrival() != before
     }
 }
 

@@ -165,7 +165,7 @@ impl Cq {
         self.adapter.view.take_qp_bells(|index| {
             let Some(qp) = self.adapter.registry.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
-            if qp.kind == QpType::XrcRecv {
+            if qp.kind() == QpType::XrcRecv {
                 self.adapter.xrc.make_hot(&self.adapter, &qp, who);
             } else if qp.receives_on(self) {
                 list.receivers.make_hot(&self.adapter, &qp, who);
@@ -188,16 +188,16 @@ impl Qp {
     /// arrival.
     #[inline]
     pub(crate) fn look(&self, who: ServedBy) {
-        let next = self.acks.served_to();
-        if self.ring.ready(next) {
+        let next = self.acks().served_to();
+        if self.ring().ready(next) {
             self.advance_receive(who);
-        } else if self.acks.note_fruitless_look(next) {
+        } else if self.acks().note_fruitless_look(next) {
             self.send_deferred_ack();
         }
     }
 
     pub(crate) fn advance_receive(&self, who: ServedBy) {
-        let mut responder = self.responder.lock();
+        let mut responder = self.responder().lock();
         responder.inbound.begin_serving(who == ServedBy::Library);
         let failed = responder.advance(self);
         drop(responder);
@@ -211,7 +211,7 @@ impl Qp {
 
     /// Takes in acknowledgements, and issues waiting requests.
     pub(crate) fn advance_send(&self) {
-        let mut requester = self.requester.lock();
+        let mut requester = self.requester().lock();
         requester.advance(self);
         self.release_requester(requester);
     }

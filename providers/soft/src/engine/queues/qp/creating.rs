@@ -7,11 +7,12 @@ use crate::engine::datagram::ud;
 use crate::engine::datagram::ud::DatagramWire;
 use crate::engine::frames::{FrameWire, MAX_FRAME};
 use crate::engine::queues::channel::{Events, Reporter};
+use crate::engine::queues::qp::builder::BuilderCell;
 use crate::engine::queues::qp::half::HalfLock;
 use crate::engine::queues::qp::list_marks::ListMarks;
 use crate::engine::queues::qp::{
-    Attributes, FastPath, Incarnation, Pair, PostedReceives, Qp, QpLife, QpReports, Role,
-    Unconnected,
+    Attributes, FastPath, Incarnation, Pair, PostedReceives, Qp, QpIdentity, QpLife, QpReports,
+    Role, Unconnected,
 };
 use crate::engine::queues::qp::{Requester, Wire};
 use crate::engine::queues::wq::Rss;
@@ -151,13 +152,15 @@ impl Qp {
         let position = entry.ring_base.load(Ordering::Relaxed).max(RING_SLOTS);
         let qp = Arc::new_cyclic(|me| Self {
             verbs: UnsafeCell::new(Zeroed::zeroed()),
-            me: me.clone(),
-            adapter: Arc::clone(adapter),
-            index,
-            qpn,
-            ordinal,
-            kind,
-            pd,
+            identity: QpIdentity {
+                me: me.clone(),
+                adapter: Arc::clone(adapter),
+                index,
+                qpn,
+                kind,
+                ordinal,
+                pd,
+            },
             role,
             fast: FastPath { recv_key, sends: sends_plainly, receives: receives_plainly },
             ring,
@@ -184,15 +187,15 @@ impl Qp {
             marks: ListMarks::default(),
             unconnected: Unconnected::default(),
             reports: QpReports { report, events: Events::default() },
-            builder: crate::engine::queues::qp::builder::BuilderCell::default(),
+            builder: BuilderCell::default(),
         });
         if let Some(domain) = qp.role.domain() {
             domain.store(&qp.entry().domain);
             qp.entry().closing.store(0, Ordering::Relaxed);
             if qp.as_stand_in().is_none() {
-                opened::forget_openers(&qp.adapter.view, qp.index);
+                opened::forget_openers(&qp.adapter().view, qp.index());
             }
-            qp.entry().stands_for.store(qp.qpn, Ordering::Relaxed);
+            qp.entry().stands_for.store(qp.qpn(), Ordering::Relaxed);
         }
         let pair = qp.pair();
         let (recv_alarm, send_alarm) =

@@ -31,7 +31,7 @@ impl Qp {
         self.advance_receive(ServedBy::Library);
         self.responder.lock().acknowledge_arrivals(self);
         if self.requester.lock().host_connection.is_some() {
-            self.adapter.drive_wire(ServedBy::Library);
+            self.adapter().drive_wire(ServedBy::Library);
         }
     }
 
@@ -40,25 +40,25 @@ impl Qp {
         self.take_arrivals();
         self.set_state(QpState::Reset);
         self.stop_polling();
-        if self.kind == QpType::XrcSend {
-            self.adapter.xrc.senders.remove(self);
-            self.adapter.xrc.forget_questions(self.qpn);
+        if self.kind() == QpType::XrcSend {
+            self.adapter().xrc.senders.remove(self);
+            self.adapter().xrc.forget_questions(self.qpn());
         }
-        self.adapter.helping.wait_for_stuck_piece();
+        self.adapter().helping.wait_for_stuck_piece();
         let lent = {
             let mut requester = self.requester.lock();
             requester.forget_fetches(self);
             requester.send_last_ack(self);
             requester.reset();
-            if let Some(mut connection) = requester.set_host_connection(None, self.kind) {
-                self.adapter.wire.forget_connection(self.index, &mut connection);
+            if let Some(mut connection) = requester.set_host_connection(None, self.kind()) {
+                self.adapter().wire.forget_connection(self.index(), &mut connection);
                 self.count_wire_user(false);
             }
             self.sends_outstanding(false);
             requester.take_lent()
         };
         if let Some((link, lent)) = lent {
-            self.adapter.service.release_later(self.qpn, link, lent);
+            self.adapter().service.release_later(self.qpn(), link, lent);
         }
         let mut responder = self.responder.lock();
         let unfinished = responder.take_unfinished(self);
@@ -74,22 +74,22 @@ impl Qp {
             // Receives of tag matching belong to all QPs of the shared queue. They still complete,
             // and reports to software remain.
             drop_fetches(self, tm, own);
-            pair.send_cq.forget(self.qpn, true);
+            pair.send_cq.forget(self.qpn(), true);
             return;
         }
-        pair.send_cq.forget(self.qpn, false);
-        pair.recv_cq.forget(self.qpn, false);
+        pair.send_cq.forget(self.qpn(), false);
+        pair.recv_cq.forget(self.qpn(), false);
     }
 
     /// Removes the QP from all lists, and frees its number.
     pub(crate) fn retire(&self) {
         self.reset();
-        self.adapter.unbind_all(self.qpn);
+        self.adapter().unbind_all(self.qpn());
         let next = self.responder.lock().position();
         self.publish_life(&self.life.incarnation.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
-        self.role.release(self.kind);
+        self.role.release(self.kind());
         self.release_memory();
-        self.adapter.free_qp(self.index);
+        self.adapter().free_qp(self.index());
     }
 }

@@ -16,7 +16,7 @@ impl Qp {
     /// `handle_broken_sends`.
     #[cold]
     pub(in crate::engine) fn stop_sending(&self, fatally: bool) -> bool {
-        if fatally || self.kind.is_reliable() {
+        if fatally || self.kind().is_reliable() {
             return self.fail();
         }
         let stops = |now| matches!(now, QpState::Rts | QpState::Sqd);
@@ -65,7 +65,7 @@ impl Qp {
     pub(crate) fn flush_all(&self) {
         self.flush_sends();
         self.flush_receives();
-        if self.srq().is_some() || self.kind == QpType::XrcRecv {
+        if self.srq().is_some() || self.kind() == QpType::XrcRecv {
             self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
         }
     }
@@ -104,7 +104,7 @@ impl Qp {
             wr_id: receive.wr_id,
             status: IBV_WC_WR_FLUSH_ERR,
             opcode: IBV_WC_RECV,
-            qp_num: self.qpn,
+            qp_num: self.qpn(),
             vendor_err: found_by::FLUSH,
             ..Cqe::default()
         };
@@ -117,11 +117,11 @@ impl Qp {
             // The owner of the home QP reports the event to its application.
             Role::StandIn(_) if event == IBV_EVENT_QP_LAST_WQE_REACHED => {}
             Role::StandIn(_) => {
-                let own = qpn(self.adapter.fabric.slot(), self.index);
-                self.adapter.xrc.refused(&self.adapter, own, self.qpn, event);
+                let own = qpn(self.adapter().fabric.slot(), self.index());
+                self.adapter().xrc.refused(self.adapter(), own, self.qpn(), event);
             }
             Role::Receiver(receiver) => {
-                self.adapter.xrc.report_to_openers(&self.adapter, self, event);
+                self.adapter().xrc.report_to_openers(self.adapter(), self, event);
                 if !receiver.openings.is_orphan() {
                     self.report_own(event);
                 }

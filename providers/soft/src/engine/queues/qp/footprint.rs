@@ -13,13 +13,13 @@ impl Qp {
     /// Releases the pages of the ring, before its table entry is free. Zeroed slots read as
     /// sequence number 0, which precedes the first number of any connection.
     pub(in crate::engine) fn release_memory(&self) {
-        let rings = self.adapter.fabric.rings();
+        let rings = self.adapter().fabric.rings();
         if self.responder.lock().was_connected {
-            rings.discard(RINGS_QP_SLOTS + self.index * RING_BYTES, RING_BYTES);
+            rings.discard(RINGS_QP_SLOTS + self.index() * RING_BYTES, RING_BYTES);
         }
         if matches!(self.role, Role::Receiver(_)) {
             let bytes = size_of::<Openers>();
-            rings.discard(RINGS_OPENERS + self.index * bytes, bytes);
+            rings.discard(RINGS_OPENERS + self.index() * bytes, bytes);
         }
     }
 }

@@ -25,8 +25,8 @@ impl Qp {
         // the flag after the barrier, or the bell below makes this process look at the earlier
         // acknowledgement.
         membarrier::heavy();
-        self.adapter.view.ring_qp_bell(self.index);
-        self.adapter.fabric.wake_self();
+        self.adapter().view.ring_qp_bell(self.index());
+        self.adapter().fabric.wake_self();
     }
 
     #[inline]
@@ -72,7 +72,7 @@ impl Qp {
 
     #[cold]
     fn list_sender(&self) {
-        if let (Some(me), Some(pair)) = (self.me.upgrade(), self.pair()) {
+        if let (Some(me), Some(pair)) = (self.me().upgrade(), self.pair()) {
             pair.send_cq.add_sender(me);
         }
     }
@@ -83,7 +83,7 @@ impl Qp {
         if let Some(pair) = self.pair()
             && !Arc::ptr_eq(&pair.recv_cq, &pair.send_cq)
             && tenure::claim_listing(own.listing_mark())
-            && let Some(me) = self.me.upgrade()
+            && let Some(me) = self.me().upgrade()
         {
             pair.recv_cq.add_sender(me);
         }

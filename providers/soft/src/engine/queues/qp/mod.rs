@@ -84,33 +84,39 @@ pub(crate) struct Attributes {
 /// bell therefore finds both halves in every QP, idle in some kinds.
 #[repr(C)]
 pub(crate) struct Qp {
-    pub(crate) verbs: UnsafeCell<verbs_qp>,
-    pub(in crate::engine) me: Weak<Qp>,
-    pub(crate) adapter: Arc<Adapter>,
+    verbs: UnsafeCell<verbs_qp>,
+    identity: QpIdentity,
+    /// The kind, with the data of that kind.
+    role: Role,
+    fast: FastPath,
+    /// The receive ring.
+    ring: Ring,
+    life: QpLife,
+    requester: HalfLock<Requester>,
+    responder: HalfLock<Responder>,
+    receives: PostedReceives,
+    acks: RingAcks,
+    marks: ListMarks,
+    unconnected: Unconnected,
+    reports: QpReports,
+    /// Requests under construction by ibv_wr_start(3) and related functions.
+    builder: BuilderCell,
+}
+
+/// What a QP is from its creation to its end.
+#[derive(Debug)]
+struct QpIdentity {
+    me: Weak<Qp>,
+    adapter: Arc<Adapter>,
     /// Index in the table of this process.
-    pub(crate) index: usize,
-    pub(crate) qpn: u32,
-    pub(crate) kind: QpType,
+    index: usize,
+    qpn: u32,
+    kind: QpType,
     /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
     /// the library.
-    pub(crate) ordinal: u32,
+    ordinal: u32,
     /// Protection domain number; 0 for an XRC receive QP.
-    pub(crate) pd: u32,
-    /// The kind, with the data of that kind.
-    pub(crate) role: Role,
-    pub(in crate::engine) fast: FastPath,
-    /// The receive ring.
-    pub(crate) ring: Ring,
-    pub(crate) life: QpLife,
-    pub(crate) requester: HalfLock<Requester>,
-    pub(crate) responder: HalfLock<Responder>,
-    pub(crate) receives: PostedReceives,
-    pub(in crate::engine) acks: RingAcks,
-    pub(crate) marks: ListMarks,
-    pub(crate) unconnected: Unconnected,
-    pub(crate) reports: QpReports,
-    /// Requests under construction by ibv_wr_start(3) and related functions.
-    pub(crate) builder: BuilderCell,
+    pd: u32,
 }
 
 impl Qp {
@@ -118,13 +124,123 @@ impl Qp {
         self.verbs.get().cast()
     }
 
+    /// The C object.
+    pub(crate) const fn verbs(&self) -> &UnsafeCell<verbs_qp> {
+        &self.verbs
+    }
+
     pub(crate) fn me(&self) -> Weak<Self> {
-        self.me.clone()
+        self.identity.me.clone()
+    }
+
+    #[inline]
+    pub(crate) const fn adapter(&self) -> &Arc<Adapter> {
+        &self.identity.adapter
+    }
+
+    /// Index in the table of this process.
+    #[inline]
+    pub(crate) const fn index(&self) -> usize {
+        self.identity.index
+    }
+
+    #[inline]
+    pub(crate) const fn qpn(&self) -> u32 {
+        self.identity.qpn
+    }
+
+    #[inline]
+    pub(crate) const fn kind(&self) -> QpType {
+        self.identity.kind
+    }
+
+    /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
+    /// the library.
+    pub(crate) const fn ordinal(&self) -> u32 {
+        self.identity.ordinal
+    }
+
+    /// Protection domain number; 0 for an XRC receive QP.
+    #[inline]
+    pub(crate) const fn pd(&self) -> u32 {
+        self.identity.pd
+    }
+
+    /// The kind, with the data of that kind.
+    #[inline]
+    pub(crate) const fn role(&self) -> &Role {
+        &self.role
+    }
+
+    /// The receive ring.
+    #[inline]
+    pub(crate) const fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// The attributes of ibv_query_qp(3).
+    pub(crate) const fn attributes(&self) -> &Mutex<Attributes> {
+        &self.life.attributes
+    }
+
+    #[inline]
+    pub(crate) const fn requester(&self) -> &HalfLock<Requester> {
+        &self.requester
+    }
+
+    #[inline]
+    pub(crate) const fn responder(&self) -> &HalfLock<Responder> {
+        &self.responder
+    }
+
+    /// The receives posted to this QP without a shared receive queue.
+    #[inline]
+    pub(in crate::engine) const fn own_receives(&self) -> &SpinLock<ReceiveQueue> {
+        &self.receives.queue
+    }
+
+    /// Incarnation of the connection.
+    #[cfg(test)]
+    pub(in crate::engine) fn generation(&self) -> u16 {
+        self.life.incarnation.lock().generation
+    }
+
+    /// The acknowledgements on this host.
+    #[inline]
+    pub(in crate::engine) const fn acks(&self) -> &RingAcks {
+        &self.acks
+    }
+
+    /// Which lists contain this QP.
+    #[inline]
+    pub(crate) const fn marks(&self) -> &ListMarks {
+        &self.marks
+    }
+
+    /// Attributes of a QP without a connection.
+    pub(crate) const fn unconnected(&self) -> &Unconnected {
+        &self.unconnected
+    }
+
+    /// The asynchronous events of this QP.
+    pub(crate) const fn reports(&self) -> &QpReports {
+        &self.reports
+    }
+
+    /// Requests under construction by ibv_wr_start(3).
+    pub(crate) const fn builder(&self) -> &BuilderCell {
+        &self.builder
+    }
+
+    /// Key of the receive CQ (`Cq::key`); 0: none.
+    #[inline]
+    pub(in crate::engine) const fn recv_key(&self) -> usize {
+        self.fast.recv_key
     }
 
     /// The table entry of this QP, which peers read.
     pub(crate) fn entry(&self) -> &QpEntry {
-        self.adapter.view.qp(self.index)
+        self.adapter().view.qp(self.index())
     }
 
     #[inline]
@@ -158,30 +274,30 @@ impl Qp {
 
 /// Which short messages of a QP may take the fast path, and who polls for them. Fixed at creation.
 #[derive(Debug)]
-pub(in crate::engine) struct FastPath {
+struct FastPath {
     /// Key of the receive CQ (`Cq::key`), read without a lock; 0: none.
-    pub(in crate::engine) recv_key: usize,
+    recv_key: usize,
     /// Whether SENDs may leave by the fast path (`fast_send`).
-    pub(in crate::engine) sends: bool,
+    sends: bool,
     /// Whether SENDs may arrive by the fast path (`fast_receive`).
-    pub(in crate::engine) receives: bool,
+    receives: bool,
 }
 
 /// State, incarnation and attributes of a QP.
 #[derive(Debug)]
-pub(crate) struct QpLife {
-    pub(in crate::engine) state: AtomicU8,
+struct QpLife {
+    state: AtomicU8,
     /// Serialises changes of the state.
-    pub(in crate::engine) incarnation: Mutex<Incarnation>,
-    pub(crate) attributes: Mutex<Attributes>,
+    incarnation: Mutex<Incarnation>,
+    attributes: Mutex<Attributes>,
 }
 
 /// The receives posted to a QP without a shared receive queue.
 #[derive(Debug)]
-pub(crate) struct PostedReceives {
-    pub(in crate::engine) queue: SpinLock<ReceiveQueue>,
+struct PostedReceives {
+    queue: SpinLock<ReceiveQueue>,
     /// The responder waits for a receive.
-    pub(in crate::engine) awaited: AtomicBool,
+    awaited: AtomicBool,
 }
 
 /// Attributes of QPs without a connection.
@@ -204,8 +320,8 @@ pub(crate) struct QpReports {
 /// Counts the connections of a table entry, across all QPs that used the entry.
 #[derive(Debug)]
 pub(in crate::engine) struct Incarnation {
-    pub(in crate::engine) generation: u16,
-    pub(in crate::engine) dest_qpn: u32,
+    generation: u16,
+    dest_qpn: u32,
 }
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under the rules of
@@ -220,8 +336,8 @@ unsafe impl Send for Qp {}
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Qp")
-            .field("qpn", &self.qpn)
-            .field("kind", &self.kind)
+            .field("qpn", &self.qpn())
+            .field("kind", &self.kind())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
@@ -280,9 +396,9 @@ pub(crate) enum Role {
 pub(crate) struct Pair {
     pub(crate) send_cq: Arc<Cq>,
     pub(crate) recv_cq: Arc<Cq>,
-    pub(crate) srq: Option<Arc<Srq>>,
+    srq: Option<Arc<Srq>>,
     /// Present if the shared receive queue matches tags.
-    pub(in crate::engine) tm: Option<Box<Tagging>>,
+    tm: Option<Box<Tagging>>,
     /// Every send request is signaled (`sq_sig_all`).
     pub(crate) signals_all: bool,
     /// `ibv_qp_create_flags`.
@@ -295,8 +411,8 @@ pub(crate) struct Pair {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     /// The XRC domain of the QP.
-    pub(crate) domain: DomainId,
-    pub(crate) openings: Openings,
+    domain: DomainId,
+    openings: Openings,
 }
 
 /// Openings of a QP in addition to its creation.
@@ -413,16 +529,16 @@ pub(crate) struct RetryAttributes {
 #[derive(Debug)]
 pub(crate) struct Requester {
     /// The posted requests, whichever wire carries them.
-    pub(crate) sends: SendRequests,
+    pub(in crate::engine) sends: SendRequests,
     /// The connection to a QP of this host.
-    pub(crate) ring: RingSender,
+    pub(in crate::engine) ring: RingSender,
     /// XRC: the rings that are not active.
     pub(in crate::engine) xrc_rings: XrcRings,
     /// UD and RAW_PACKET.
     pub(in crate::engine) datagrams: DatagramSender,
     /// The transport to another host, if the remote QP is there.
-    pub(crate) host_connection: Option<Box<HostConnection>>,
-    pub(crate) retry: RetryAttributes,
+    pub(in crate::engine) host_connection: Option<Box<HostConnection>>,
+    pub(in crate::engine) retry: RetryAttributes,
     /// The wire of this send queue.
     pub(in crate::engine) wire: Box<dyn Wire>,
 }

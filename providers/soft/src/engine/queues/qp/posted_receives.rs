@@ -36,7 +36,7 @@ impl Qp {
 
     /// The protection domain of posted receives: of the shared queue, if any.
     pub(crate) fn receive_pd(&self) -> u32 {
-        self.srq().map_or(self.pd, |srq| srq.pd)
+        self.srq().map_or(self.pd(), |srq| srq.pd)
     }
 
     /// Takes the next receive into `to`; false if no receive is posted.
@@ -62,7 +62,7 @@ impl Qp {
     pub(in crate::engine) fn are_receives_unmapped(&self) -> bool {
         let mut receives = self.receives.queue.lock();
         let list = receives.oldest().map(|oldest| oldest.list());
-        let ranges = list.and_then(|list| self.adapter.regions.resolve(self.pd, list, 0));
+        let ranges = list.and_then(|list| self.adapter().regions.resolve(self.pd(), list, 0));
         ranges.is_some_and(|ranges| ranges.is_gone())
     }
 

@@ -39,7 +39,7 @@ impl Qp {
     /// asks for its home QP.
     #[inline]
     pub(crate) fn is_xrc_receiver_valid(&self) -> bool {
-        self.kind != QpType::XrcRecv || self.has_user()
+        self.kind() != QpType::XrcRecv || self.has_user()
     }
 
     fn has_user(&self) -> bool {
@@ -49,7 +49,7 @@ impl Qp {
                 // creator destroys the QP when it learns of the death of the last opener.
                 let home = &stand.home;
                 let alone = home.peer.is_dead() || opened::is_orphaned(home);
-                stand.may_serve() && (!alone || opened::has_living_opener(&self.adapter, home))
+                stand.may_serve() && (!alone || opened::has_living_opener(self.adapter(), home))
             }
             Role::Receiver(receiver) => opened::has_user(self, &receiver.openings),
             Role::Pair(_) | Role::Opened(_) | Role::Rss(_) => true,
@@ -59,7 +59,7 @@ impl Qp {
     /// Whether a sender still uses this stand-in.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
-        let sends = |l: &Link| l.may_send(self.qpn) && !l.peer.is_dead();
+        let sends = |l: &Link| l.may_send(self.qpn()) && !l.peer.is_dead();
         let has_sender =
             || self.serves_other_host() || responder.link.as_deref().is_some_and(sends);
         self.as_stand_in().is_some_and(StandIn::is_valid) && self.is_receiving() && has_sender()
@@ -94,7 +94,7 @@ impl Qp {
         self.entry().ring_base.store(base, Ordering::Relaxed);
         self.entry().chunk_worth.store(0, Ordering::Relaxed);
         self.set_connected(dest_qpn);
-        if let Some(me) = self.me.upgrade() {
+        if let Some(me) = self.me().upgrade() {
             self.start_polling(&me);
         }
     }
@@ -105,7 +105,7 @@ impl Qp {
         match &self.role {
             Role::Pair(pair) => pair.recv_cq.add_receiver(me),
             Role::Receiver(_) | Role::StandIn(_) => {
-                self.adapter.xrc.add_receiver(&self.adapter, me)
+                self.adapter().xrc.add_receiver(self.adapter(), me)
             }
             Role::Opened(_) | Role::Rss(_) => {}
         }
@@ -118,7 +118,7 @@ impl Qp {
                 pair.send_cq.remove(self);
                 pair.recv_cq.remove(self);
             }
-            Role::Receiver(_) | Role::StandIn(_) => self.adapter.xrc.remove(self),
+            Role::Receiver(_) | Role::StandIn(_) => self.adapter().xrc.remove(self),
             Role::Opened(_) | Role::Rss(_) => {}
         }
     }
@@ -148,8 +148,8 @@ impl Qp {
     /// Serves arrivals for a caller that does not look again. The service thread serves the rest.
     pub(crate) fn serve_once(&self, who: ServedBy) {
         if self.serve_rest(who) {
-            self.adapter.view.ring_qp_bell(self.index);
-            self.adapter.fabric.wake_self();
+            self.adapter().view.ring_qp_bell(self.index());
+            self.adapter().fabric.wake_self();
         }
     }
 

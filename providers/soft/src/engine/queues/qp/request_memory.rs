@@ -15,8 +15,8 @@ impl SendRequests {
     #[cold]
     pub(crate) fn issue_local(&mut self, qp: &Qp, n: u64) -> bool {
         let done = match self.queue.entry(n).request.operation {
-            RequestOperation::Bind(bind) => qp.adapter.bind(qp, &bind),
-            RequestOperation::Invalidate { rkey } => qp.adapter.invalidate(qp, rkey),
+            RequestOperation::Bind(bind) => qp.adapter().bind(qp, &bind),
+            RequestOperation::Invalidate { rkey } => qp.adapter().invalidate(qp, rkey),
             _ => BindResult::Refused,
         };
         match done {
@@ -40,7 +40,7 @@ impl SendRequests {
     #[cold]
     pub(in crate::engine) fn watch_blocked(&mut self, qp: &Qp, n: u64) {
         if self.blocked_request.replace(n) != Some(n) {
-            qp.adapter.service.watch_qp(qp);
+            qp.adapter().service.watch_qp(qp);
         }
     }
 
@@ -63,8 +63,8 @@ impl SendRequests {
         let entry = self.queue.entry(n);
         let kept = entry.kept;
         if !entry.has(IBV_SEND_INLINE) {
-            let pd = if entry.own { qp.receive_pd() } else { qp.pd };
-            return qp.adapter.regions.resolve_into(ranges, pd, self.queue.list(n), need);
+            let pd = if entry.own { qp.receive_pd() } else { qp.pd() };
+            return qp.adapter().regions.resolve_into(ranges, pd, self.queue.list(n), need);
         }
         if kept {
             ranges.push(self.kept_inline(n));

@@ -47,18 +47,18 @@ impl Qp {
         let Some(state) = rule(self.state(), &mut incarnation) else { return false };
         self.life.state.store(state as u8, Ordering::Release);
         first();
-        self.publish_life(&incarnation, to_shared(state, self.adapter.port.is_down()));
+        self.publish_life(&incarnation, to_shared(state, self.adapter().port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
-        if before && !self.is_receiving() && self.kind.is_connected() {
+        if before && !self.is_receiving() && self.kind().is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
-            self.adapter.wake_owner_of(dest_qpn);
-            if self.kind == QpType::XrcRecv
+            self.adapter().wake_owner_of(dest_qpn);
+            if self.kind() == QpType::XrcRecv
                 && dest_qpn == OTHER_HOST
                 && self.as_stand_in().is_none()
             {
                 // Stand-ins for this QP are unknown here. They return the receives that they took.
-                self.adapter.fabric.for_each_peer(|peer| peer.kick());
+                self.adapter().fabric.for_each_peer(|peer| peer.kick());
             }
         }
         true
@@ -70,20 +70,20 @@ impl Qp {
         if !self.is_receiving() {
             return;
         }
-        let down = self.adapter.port.is_down();
+        let down = self.adapter().port.is_down();
         self.publish_life(&incarnation, to_shared(self.state(), down));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
-        if down && self.kind.is_connected() {
+        if down && self.kind().is_connected() {
             // As for a QP that stops receiving.
-            self.adapter.wake_owner_of(dest_qpn);
+            self.adapter().wake_owner_of(dest_qpn);
         }
     }
 
     pub(in crate::engine) fn publish_life(&self, incarnation: &Incarnation, state: u8) {
         let life = Life {
             state,
-            kind: self.kind as u8,
+            kind: self.kind() as u8,
             generation: incarnation.generation,
             dest_qpn: incarnation.dest_qpn,
         };

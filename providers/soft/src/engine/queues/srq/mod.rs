@@ -21,16 +21,16 @@ use std::sync::{Arc, Weak};
 #[repr(C)]
 pub(crate) struct Srq {
     pub(crate) verbs: UnsafeCell<abi::verbs_srq>,
-    pub(in crate::engine) adapter: Arc<Adapter>,
+    adapter: Arc<Adapter>,
     /// Index in the table of this process.
     pub(crate) index: usize,
     /// The number of ibv_get_srq_num(3): process slot and index.
     pub(crate) number: u32,
-    pub(in crate::engine) queue: Mutex<SrqReceives>,
+    queue: Mutex<SrqReceives>,
     /// QPs with a message and without a receive. `awaited` is true if the list may be nonempty.
-    pub(in crate::engine) waiters: Mutex<Vec<Weak<Qp>>>,
-    pub(in crate::engine) awaited: AtomicBool,
-    pub(in crate::engine) retired: AtomicBool,
+    waiters: Mutex<Vec<Weak<Qp>>>,
+    awaited: AtomicBool,
+    retired: AtomicBool,
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
     pub(crate) pd: u32,
@@ -51,13 +51,13 @@ impl Srq {
 
 #[derive(Debug)]
 pub(in crate::engine) struct SrqReceives {
-    pub(in crate::engine) queue: ReceiveQueue,
+    queue: ReceiveQueue,
     /// Receives that were taken and returned unused. They are taken first, the last first.
-    pub(in crate::engine) returned: Vec<Receive>,
+    returned: Vec<Receive>,
     /// Capacity of the queue.
-    pub(in crate::engine) max_wr: u32,
+    max_wr: u32,
     /// Number of receives below which the limit event is sent, once; 0: never.
-    pub(in crate::engine) limit: usize,
+    limit: usize,
 }
 
 // SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
@@ -78,8 +78,8 @@ impl std::fmt::Debug for Srq {
 pub(crate) struct TagMatching {
     /// The CQ of tag operations and of all receives of the QPs.
     pub(crate) cq: Arc<Cq>,
-    pub(in crate::engine) tags: Mutex<Tags>,
-    pub(in crate::engine) max_ops: usize,
+    tags: Mutex<Tags>,
+    max_ops: usize,
 }
 
 /// The tag list, and operations in progress.
@@ -87,5 +87,5 @@ pub(crate) struct TagMatching {
 pub(crate) struct Tags {
     pub(in crate::engine) list: TagList,
     /// Positions, in the CQ, of completions of signaled operations that may not be polled yet.
-    pub(in crate::engine) signaled: VecDeque<u64>,
+    signaled: VecDeque<u64>,
 }

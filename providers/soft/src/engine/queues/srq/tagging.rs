@@ -115,7 +115,7 @@ impl TagMatching {
             status,
             opcode: IBV_WC_TM_RECV,
             byte_len: if good { fetch.len } else { 0 },
-            qp_num: qp.qpn,
+            qp_num: qp.qpn(),
             wc_flags: IBV_WC_TM_DATA_VALID,
             ..Cqe::default()
         };
@@ -130,7 +130,7 @@ impl TagMatching {
                 wr_id,
                 status: IBV_WC_WR_FLUSH_ERR,
                 opcode: IBV_WC_TM_RECV,
-                qp_num: qp.qpn,
+                qp_num: qp.qpn(),
                 ..Cqe::default()
             };
             self.cq.push(&cqe, false);

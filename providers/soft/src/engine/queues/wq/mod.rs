@@ -18,18 +18,18 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
 /// A receive work queue. The C object comes first.
 #[repr(C)]
 pub(crate) struct Wq {
-    pub(crate) verbs: UnsafeCell<ibv_wq>,
-    pub(in crate::engine) adapter: Arc<Adapter>,
-    pub(in crate::engine) queue: Mutex<ReceiveQueue>,
+    verbs: UnsafeCell<ibv_wq>,
+    adapter: Arc<Adapter>,
+    queue: Mutex<ReceiveQueue>,
     /// `ibv_wq_state`.
-    pub(in crate::engine) state: AtomicU8,
+    state: AtomicU8,
     /// `ibv_wq_flags`; VLAN stripping can change.
     pub(crate) flags: AtomicU32,
     pub(crate) cq: Arc<Cq>,
     /// Protection domain number.
-    pub(in crate::engine) pd: u32,
+    pd: u32,
     pub(crate) number: u32,
-    pub(in crate::engine) shortage: ReceiveShortage,
+    shortage: ReceiveShortage,
     /// Number of indirection tables that name the work queue.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,

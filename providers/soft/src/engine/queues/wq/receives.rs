@@ -60,7 +60,7 @@ impl Wq {
         });
         wq.cq.users.fetch_add(1, Ordering::AcqRel);
         wq.cq.count_datagram_user(true);
-        adapter.registry.work_queues.add();
+        adapter.registry.work_queues().add();
         adapter.registry.remember_wq(&wq);
         Ok(wq)
     }
@@ -174,7 +174,7 @@ impl Wq {
         self.cq.forget(self.number, false);
         self.cq.count_datagram_user(false);
         self.cq.users.fetch_sub(1, Ordering::AcqRel);
-        self.adapter.registry.work_queues.give_back();
+        self.adapter.registry.work_queues().give_back();
     }
 }
 
