@@ -23,6 +23,7 @@ const MANY: usize = 100;
 pub(super) fn register(checks: &mut Checks) {
     checks.many("rdma-core's tests", |bench, tally| run(bench, tally, DataPath::Default));
     checks.tier(Tier::Full);
+    checks.many("rdma-core's tests of EFA, over the emulated device", run_efa);
     checks.many("rdma-core's tests, CMA off", |bench, tally| run(bench, tally, DataPath::Off));
 }
 
@@ -47,6 +48,40 @@ fn run(bench: &Bench, tally: &mut Tally, path: DataPath) -> crate::Result<()> {
     let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
     count(&known, &done, path, tally);
     tally.record(&format!("the end ({})", path.name()), bench.nothing_left(&fabric));
+    Ok(())
+}
+
+/// rdma-core's tests of EFA and efadv, over the unmodified libefa: each one passes.
+fn run_efa(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
+    const MODULES: &str = "tests.test_efa_srd. tests.test_efadv.";
+    /// Tests of both modules in rdma-core 44.
+    const LEAST: usize = 16;
+    let tests = match tests(bench) {
+        Ok(tests) => tests,
+        Err(reason) => {
+            tally.skip("the suite", &reason);
+            return Ok(());
+        }
+    };
+    let commands = without_kernel(bench)?;
+    let fabric = bench.over(DataPath::Default)?;
+    let job = fabric.over.job(PYTHON).arg(bench.scratch.path().join("pyverbs_suite.py"));
+    let job = job.arg(&tests).args(["--dev", "efa_0"]).env("PYTHONDONTWRITEBYTECODE", "1");
+    let path_variable = std::env::var_os("PATH").unwrap_or_default();
+    let job = job.env("PATH", xtask::paths::prepend(&commands, &path_variable));
+    let job = job.env("FERROVERBS_EMULATE", "efa").env("ONLY", MODULES);
+    let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+    let mut passed = 0;
+    for line in done.stdout.lines().filter(|line| line.starts_with("tests.")) {
+        let (name, outcome) = line.split_once('\t').unwrap_or((line, ""));
+        let is_good = outcome.starts_with("passed");
+        passed += usize::from(is_good);
+        tally.record(name, if is_good { Ok(()) } else { Err(outcome.to_owned()) });
+    }
+    let ended = done.stdout.lines().last() == Some("done") && passed >= LEAST;
+    let report = || format!("{passed} passed\n{}", done.report("pyverbs_suite.py"));
+    tally.record("the end", ended.then_some(()).ok_or_else(report));
+    tally.record("nothing is left", bench.nothing_left(&fabric));
     Ok(())
 }
 

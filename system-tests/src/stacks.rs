@@ -64,6 +64,7 @@ type GroupPart = fn(&Stacks<'_>, &mut Tally) -> crate::Result<()>;
 const PARTS: &[(&str, &[Package], GroupPart)] = &[
     ("qperf", packages::QPERF, |stacks, tally| stacks.qperf(tally)),
     ("libfabric", packages::LIBFABRIC, |stacks, tally| stacks.libfabric(tally)),
+    ("libfabric over the emulated EFA", packages::LIBFABRIC, |stacks, tally| stacks.efa(tally)),
     ("uDAPL", packages::DAPL, |stacks, tally| stacks.dapl(tally)),
     ("Ceph", packages::CEPH, |stacks, tally| stacks.ceph(tally)),
     ("Gloo", packages::GLOO, |stacks, tally| stacks.gloo(tally)),
@@ -317,6 +318,22 @@ impl Stacks<'_> {
                 let pair = Pair::with_port_options(job.clone(), job, ["-B", "-P"], LIMIT)?;
                 tally.record(&name, pair.run(&self.bench.scratch).map(drop));
             }
+        }
+        Ok(())
+    }
+
+    /// libfabric's EFA provider over the unmodified libefa, between two processes.
+    fn efa(&self, tally: &mut Tally) -> crate::Result<()> {
+        let launcher = self.bench.prefix()?.join("bin/ferroverbs");
+        for (kind, size) in [("rdm", "64"), ("rdm", "65536"), ("dgram", "1024")] {
+            let name = format!("fi_pingpong efa, {kind}, {size} bytes");
+            self.bench.step(&name);
+            let fabric = self.bench.over(DataPath::Default)?;
+            let job = fabric.over.job(&launcher).args(["run", "--emulate", "efa", "--"]);
+            let job = job.args(["fi_pingpong", "-p", "efa", "-e", kind, "-c", "-I", "20"]);
+            let job = job.args(["-S", size]).dir(&fabric.work);
+            let pair = Pair::with_port_options(job.clone(), job, ["-B", "-P"], LIMIT)?;
+            tally.record(&name, pair.run(&self.bench.scratch).map(drop));
         }
         Ok(())
     }

@@ -325,9 +325,11 @@ pub(crate) fn is_strict() -> bool {
 }
 
 /// Whether reports about unreachable peers are suppressed, by `FERROVERBS_QUIET` as for the
-/// library.
+/// library. The reports name QPs and GIDs of the adapter, which no program over an emulated device
+/// knows.
 pub(crate) fn is_quiet() -> bool {
-    std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
+    emulated_device().is_some()
+        || std::env::var_os("FERROVERBS_QUIET").is_some_and(|value| value != "0")
 }
 
 /// The fabric directory and its members:

@@ -4,10 +4,11 @@
 
 use super::context;
 use abi::{
-    ferroverbs_layer, ibv_context, ibv_cq, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr,
-    ibv_send_wr, ibv_wc, verbs_context_ops,
+    ferroverbs_layer, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context_ops,
 };
 use cface::sync::Mutex;
+use soft_sys::Errno;
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -23,10 +24,13 @@ pub(super) static HOOK: ferroverbs_layer = ferroverbs_layer {
     refused: None,
 };
 
+type StartPoll = unsafe extern "C" fn(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int;
 type WrComplete = unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> c_int;
 
 /// The functions beneath, by the address of the context.
 static BENEATH: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+/// The provider's `start_poll`, by the address of the CQ.
+static STARTS: Mutex<BTreeMap<usize, StartPoll>> = Mutex::new(BTreeMap::new());
 /// The provider's `wr_complete`, by the address of the QP.
 static COMPLETES: Mutex<BTreeMap<usize, WrComplete>> = Mutex::new(BTreeMap::new());
 
@@ -43,6 +47,8 @@ unsafe extern "C" fn attach(
     let mine = unsafe { &mut *mine };
     mine.post_send = Some(post_send);
     mine.post_recv = Some(post_recv);
+    mine.create_cq_ex = Some(create_cq_ex);
+    mine.destroy_cq = Some(destroy_cq);
     mine.poll_cq = Some(poll_cq);
     mine.req_notify_cq = Some(req_notify_cq);
     mine.free_context = Some(free_context);
@@ -106,6 +112,57 @@ unsafe extern "C" fn post_recv(
     let result = call!(qp.post_recv(qp, wr, bad));
     // SAFETY: a live QP.
     unsafe { ring(qp) };
+    result
+}
+
+/// # Safety
+/// As `ibv_create_cq_ex(3)`.
+unsafe extern "C" fn create_cq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
+) -> *mut ibv_cq_ex {
+    // SAFETY: an open context, which was attached.
+    let create = unsafe { beneath(context) }.create_cq_ex;
+    let Some(create) = create else {
+        Errno::EOPNOTSUPP.set();
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the provider's function, with the arguments of its caller.
+    let cq = unsafe { create(context, attr) };
+    // SAFETY: NULL, or a live CQ, whose functions the provider has set.
+    if let Some(provider) = unsafe { cq.as_ref() }.and_then(|cq| cq.start_poll) {
+        STARTS.lock().insert(cq.addr(), provider);
+        // SAFETY: as above. No other thread has the CQ.
+        unsafe { (*cq).start_poll = Some(start_poll) };
+    }
+    cq
+}
+
+/// Writes the completion entries that are due before the provider looks for them.
+///
+/// # Safety
+/// As `ibv_start_poll` of `ibv_create_cq_ex(3)`.
+unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: a live CQ with an open context.
+    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
+    context::with(cmd_fd, |_| ());
+    let provider = STARTS.lock().get(&cq.addr()).copied();
+    match provider {
+        // SAFETY: the provider's function, with the arguments of its caller.
+        Some(provider) => unsafe { provider(cq, attr) },
+        None => libc::ENOENT,
+    }
+}
+
+/// # Safety
+/// As `ibv_destroy_cq(3)`.
+unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // Removed first: a new CQ may get the address as soon as the old one is gone.
+    let start = STARTS.lock().remove(&cq.addr());
+    let result = call!(cq.destroy_cq(cq));
+    if let Some(start) = start.filter(|_| result != 0) {
+        STARTS.lock().insert(cq.addr(), start);
+    }
     result
 }
 
@@ -203,11 +260,11 @@ unsafe extern "C" fn wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 /// As `ibv_destroy_qp(3)`.
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
     let extended = extended(qp);
+    // Removed first: a new QP may get the address as soon as the old one is gone.
+    let complete = extended.and_then(|qp| Some((qp.addr(), COMPLETES.lock().remove(&qp.addr())?)));
     let result = call!(qp.destroy_qp(qp));
-    if result == 0
-        && let Some(extended) = extended
-    {
-        COMPLETES.lock().remove(&extended.addr());
+    if let Some((address, complete)) = complete.filter(|_| result != 0) {
+        COMPLETES.lock().insert(address, complete);
     }
     result
 }
