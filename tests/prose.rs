@@ -301,6 +301,48 @@ fn lines_of_documents_have_at_most_120_columns_but_for_code_and_tables() {
     assert!(wide.is_empty(), "too wide:\n{}", wide.join("\n"));
 }
 
+/// Names that say nothing about the thing they name. A type takes the noun of its field instead.
+const VAGUE: [&str; 48] = [
+    "Added", "Against", "Along", "Asked", "By", "Came", "Camp", "Comes", "Cut", "Doubted", "Far",
+    "Fate", "Gone", "Held", "Here", "How", "In", "Known", "Left", "Leisure", "Look", "Mark",
+    "Meaning", "Missed", "Note", "Of", "Once", "Only", "Out", "Over", "Place", "Pushed", "Rare",
+    "Said", "Show", "State", "Still", "Stood", "Strays", "Strikes", "Then", "Told", "Void",
+    "Wanted", "Way", "What", "When", "Wills",
+];
+
+/// The name of a type that a line of Rust defines.
+fn defined_type(line: &str) -> Option<&str> {
+    let mut words = line.split([' ', '(', '<', ';', '{', ':']).skip_while(|word| {
+        word.is_empty() || word.starts_with("pub") || matches!(*word, "crate)" | "super)")
+    });
+    let keyword = words.next()?;
+    let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
+    words.next().filter(|_| is_type)
+}
+
+#[test]
+fn no_type_has_a_vague_name() {
+    let mut wrong = Vec::new();
+    for file in files().into_iter().filter(|file| file.extension().is_some_and(|e| e == "rs")) {
+        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        for (index, line) in text.lines().enumerate() {
+            if defined_type(line).is_some_and(|name| VAGUE.contains(&name)) {
+                wrong.push(format!("{}:{}: {}", file.display(), index + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "give these types the noun of their field:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn definitions_of_types_are_found() {
+    assert_eq!(defined_type("pub(crate) struct Held {"), Some("Held"));
+    assert_eq!(defined_type("    enum State<T> {"), Some("State"));
+    assert_eq!(defined_type("type Way = fn();"), Some("Way"));
+    assert_eq!(defined_type("pub struct Over(u8);"), Some("Over"));
+    assert_eq!(defined_type("    let state = State::new();"), None);
+}
+
 #[test]
 fn sentences_end_at_marks_and_their_pronouns_are_counted() {
     let parts = sentences("It was there: one of `those x` is it. Next");
