@@ -1,5 +1,7 @@
 //! The dynamic symbols of the staged libraries, against lists of what upstream's releases export.
 
+mod floor;
+
 use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally};
 use ferroverbs_c_tests::PROGRAMS;
@@ -43,6 +45,7 @@ type Symbols = BTreeMap<(String, String), Symbol>;
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One).many("all", all);
+    checks.load(Load::One).many("glibc", floor::all);
     checks.load(Load::Pair).many("GNU ld", by_gnu_ld).limit(BUILD);
 }
 
@@ -211,12 +214,12 @@ fn beside_upstreams(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 }
 
 fn readelf(bench: &Bench, library: &Path) -> crate::Result<String> {
-    let done = Job::new("readelf")
-        .args(["--wide", "--dyn-syms", "--dynamic"])
-        .arg(library)
-        .env("LC_ALL", "C")
-        .run(&bench.scratch, LIMIT)?;
-    if done.ok() { Ok(done.stdout) } else { Err(done.report("readelf")) }
+    readelf_with(bench, library, &["--dyn-syms", "--dynamic"])
+}
+
+fn readelf_with(bench: &Bench, file: &Path, options: &[&str]) -> crate::Result<String> {
+    let job = Job::new("readelf").arg("--wide").args(options).arg(file).env("LC_ALL", "C");
+    Ok(job.succeed(&bench.scratch, LIMIT)?.stdout)
 }
 
 /// What `ours` lacks of `theirs`; `exact`: not even a default may differ.

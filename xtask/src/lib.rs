@@ -9,6 +9,7 @@ pub mod coverage;
 pub mod demo;
 pub mod dist;
 pub mod files;
+pub mod floor;
 pub mod foreign;
 pub mod fuzz;
 pub mod headers;

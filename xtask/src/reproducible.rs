@@ -32,7 +32,8 @@ pub fn private_folders(paths: &Paths) -> Vec<PathBuf> {
 }
 
 /// `cargo` with settings that make binaries independent of their place; the caller's settings stay.
-pub fn settle(job: Job, paths: &Paths) -> Job {
+/// `link` has further arguments for the compiler driver that links.
+pub fn settle(job: Job, paths: &Paths, link: &[String]) -> Job {
     let names = names(paths);
     let mut rust: Vec<String> = match env::var("CARGO_ENCODED_RUSTFLAGS") {
         Ok(flags) => flags.split('\x1f').filter(|f| !f.is_empty()).map(str::to_owned).collect(),
@@ -46,6 +47,7 @@ pub fn settle(job: Job, paths: &Paths) -> Job {
         let map = format!("-ffile-prefix-map={}={name}", folder.display());
         c.extend((!map.contains(char::is_whitespace)).then_some(map));
     }
+    rust.extend(link.iter().map(|argument| format!("-Clink-arg={argument}")));
     job.env("CARGO_ENCODED_RUSTFLAGS", rust.join("\x1f")).env("CFLAGS", c.join(" "))
 }
 

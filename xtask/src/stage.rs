@@ -2,6 +2,7 @@
 //! configuration relative to its own path, so the tree works in any place.
 
 use crate::files::entries;
+use crate::floor;
 use crate::manpage::Page;
 use crate::paths::Paths;
 use crate::process::Job;
@@ -67,6 +68,7 @@ const SOURCES: &[&str] = &[
     "rdmacm",
     "src",
     "xtask/src/files.rs",
+    "xtask/src/floor.rs",
     "xtask/src/manpage.rs",
     "xtask/src/reproducible.rs",
     "xtask/src/stage.rs",
@@ -120,8 +122,8 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
-    let done =
-        reproducible::settle(build, paths).run(&Scratch::new()?, Duration::from_secs(1800))?;
+    let build = reproducible::settle(build, paths, &floor::link_arguments(paths)?);
+    let done = build.run(&Scratch::new()?, Duration::from_secs(1800))?;
     if !done.ok() {
         return Err(format!("the build failed\n  $ {}\n{}", done.line, done.stderr));
     }

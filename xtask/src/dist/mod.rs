@@ -25,6 +25,7 @@ mod symbols;
 mod wheel;
 
 use crate::files::{below, entries};
+use crate::floor::{self, Version};
 use crate::packages;
 use crate::paths::Paths;
 use crate::process::{Finished, Job};
@@ -400,7 +401,7 @@ impl<'a> Dist<'a> {
 
     /// Control file and checksums.
     fn control(&self, package: &Package, root: &Path) -> crate::Result<()> {
-        let (mut sums, mut size, mut glibc) = (String::new(), 0, (0, 0));
+        let (mut sums, mut size, mut glibc) = (String::new(), 0, Version(0, 0));
         for file in below(root)? {
             let name = file.strip_prefix(root).unwrap_or(&file).to_string_lossy().into_owned();
             if name.starts_with("DEBIAN/") || file.is_symlink() {
@@ -425,14 +426,9 @@ impl<'a> Dist<'a> {
     }
 
     /// The newest version of the C library that a library or a program needs.
-    fn glibc(&self, binary: &Path) -> crate::Result<(u32, u32)> {
+    fn glibc(&self, binary: &Path) -> crate::Result<Version> {
         let printed = self.ask(self.job("readelf").arg("-VW").arg(binary))?;
-        let versions = printed.split("GLIBC_").skip(1).filter_map(|rest| {
-            let end = rest.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(rest.len());
-            let (major, minor) = rest.get(..end)?.split_once('.')?;
-            Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
-        });
-        versions.max().ok_or_else(|| format!("{} needs no C library", binary.display()))
+        floor::newest(&printed).ok_or_else(|| format!("{} needs no C library", binary.display()))
     }
 
     /// The staged tree as one file, to be unpacked anywhere.

@@ -3,6 +3,7 @@
 
 use super::{Dist, VERSION, copy, write};
 use crate::files::below;
+use crate::floor::Version;
 use crate::scratch::set_mode;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -44,8 +45,8 @@ impl Dist<'_> {
 
     /// Copies what programs need at run time, without links, which a wheel cannot have. Returns the
     /// newest version of the C library that a file of it needs.
-    fn copy_run_time(&self, to: &Path) -> crate::Result<(u32, u32)> {
-        let mut glibc = (0, 0);
+    fn copy_run_time(&self, to: &Path) -> crate::Result<Version> {
+        let mut glibc = Version(0, 0);
         for part in PARTS {
             for file in below(&self.tree.join(part))? {
                 let inner = file.strip_prefix(&self.tree).unwrap_or(&file);
@@ -69,7 +70,7 @@ impl Dist<'_> {
 }
 
 /// The platform tag of PEP 600: pip installs the wheel where the C library is at least that new.
-fn platform((major, minor): (u32, u32)) -> String {
+fn platform(Version(major, minor): Version) -> String {
     format!("manylinux_{major}_{minor}_{}", std::env::consts::ARCH)
 }
 
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     fn the_platform_tag_names_the_c_library_and_the_processor() {
-        let tag = platform((2, 34));
-        assert_eq!(tag, format!("manylinux_2_34_{}", std::env::consts::ARCH));
+        let tag = platform(Version(2, 28));
+        assert_eq!(tag, format!("manylinux_2_28_{}", std::env::consts::ARCH));
     }
 }
