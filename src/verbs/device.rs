@@ -16,6 +16,7 @@ use crate::front::refusal::Refusal;
 use crate::front::{ext, layers, list, registry};
 use crate::sys::{chardev, fd, sysfs};
 use cface::{Errno, MinusOne, chars, mem};
+use probe::probe;
 
 verb! {
     /// `ibv_get_device_list(3)`: a NULL-terminated array, to be freed with `ibv_free_device_list`.
@@ -128,7 +129,11 @@ verb! {
     pub(crate) fn open_device as ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
         // SAFETY: `open` refuses NULL, and the caller's device is live; no provider needs private
         // data.
-        Ok(unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr())
+        let context = unsafe { open(device.cast(), core::ptr::null_mut())? }.as_ptr();
+        // SAFETY: the device was opened, so it is live. Only the address of a member is taken.
+        let name = unsafe { &raw const (*device).name };
+        probe!(libibverbs, open_device, name, context);
+        Ok(context)
     }
 
     /// `verbs_open_device`: `ibv_open_device(3)` with an argument for the plugin, whose own
@@ -149,6 +154,7 @@ verb! {
     pub(crate) fn close_device as ibv_close_device(context: *mut ibv_context) -> c_int {
         // SAFETY: `context` is NULL, which is refused, or open, and given up by the caller.
         let context = unsafe { open_context(context)? };
+        probe!(libibverbs, close_device, context.as_ptr());
         close(context);
         Ok(0)
     }

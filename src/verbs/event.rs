@@ -14,6 +14,7 @@ use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock::acknowledge;
 use cface::{MinusOne, Ret};
+use probe::probe;
 
 /// The kind of object that an event concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,9 @@ unsafe fn next_event(
     let notify = op!(context, async_event)?;
     // SAFETY: the provider of this open context reads the event stored above, and may change it.
     unsafe { notify(context.as_ptr(), event) };
+    // SAFETY: `event` is the caller's, and was written above.
+    let kind = unsafe { (*event).event_type };
+    probe!(libibverbs, async_event, context.as_ptr(), kind);
     Ok(MinusOne(0))
 }
 

@@ -14,6 +14,7 @@ use super::{context_of, verb};
 use crate::front::context::op;
 use crate::front::refusal::Refusal;
 use cface::{Errno, Ret};
+use probe::probe;
 
 verb! {
     /// `ibv_create_qp(3)`.
@@ -25,7 +26,12 @@ verb! {
         let create = op!(unsafe { context_of(pd)? }, create_qp)?;
         // SAFETY: `create` is from the table of the PD's own context; what `attr` refers to is the
         // caller's, and live.
-        Ok(unsafe { create(pd, attr) })
+        let qp = unsafe { create(pd, attr) };
+        // SAFETY: the provider returned NULL, or a new QP that nobody else has yet.
+        if let Some(new) = unsafe { qp.as_ref() } {
+            probe!(libibverbs, create_qp, qp, new.qp_num, new.qp_type);
+        }
+        Ok(qp)
     }
 
     /// `ibv_query_qp(3)`.
@@ -61,6 +67,7 @@ verb! {
         // SAFETY: `modify` is from the table of the QP's own context; it reads the caller's `attr`
         // as the mask says.
         let result = unsafe { modify(qp, attr, attr_mask) };
+        probe!(libibverbs, modify_qp, qp, attr, attr_mask, result);
         if result == 0 {
             // SAFETY: the QP is live (NULL was refused above), and `attr` is readable where the
             // mask names a member.

@@ -1,6 +1,7 @@
 //! The dynamic symbols of the staged libraries, against lists of what upstream's releases export.
 
 mod floor;
+mod probes;
 
 use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally};
@@ -45,6 +46,7 @@ type Symbols = BTreeMap<(String, String), Symbol>;
 
 pub(super) fn register(checks: &mut Checks) {
     checks.load(Load::One).many("all", all);
+    checks.load(Load::One).many("probes", probes::all);
     checks.load(Load::One).many("glibc", floor::all);
     checks.load(Load::Pair).many("GNU ld", by_gnu_ld).limit(BUILD);
 }

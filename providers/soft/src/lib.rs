@@ -25,6 +25,7 @@ mod net;
 mod ops;
 mod packet_sink;
 mod port;
+mod probes;
 mod rounds;
 mod table;
 mod unreachable;

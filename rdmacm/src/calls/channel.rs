@@ -10,6 +10,7 @@ use crate::kernel;
 use crate::sys::descriptors;
 use abi::*;
 use cface::{Errno, MinusOne, Ret, boundary, verb};
+use probe::probe;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
@@ -108,6 +109,8 @@ pub(crate) unsafe extern "C-unwind" fn get(
                     return Ok(MinusOne(1));
                 };
                 *event = give_event(taken);
+                let said = &**event;
+                probe!(librdmacm, event, said.id, said.event, said.status);
             }
             Ok(MinusOne(0))
         });

@@ -27,6 +27,7 @@ use ferroverbs_cm::wire::{
     Private, Psn, Qpn, Reason, Reply, Request, ServiceId, TimeCode, TooLong,
 };
 use ferroverbs_cm::{Connection, Kind, Refused};
+use probe::probe;
 use std::ffi::{c_int, c_void};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -552,6 +553,15 @@ pub(crate) fn reject_id(id: &Id, data: &[u8]) -> Result<MinusOne, Errno> {
     Ok(MinusOne(0))
 }
 
+/// 0, or the errno of a call, for probes.
+fn errno_of(result: &Result<MinusOne, Errno>) -> c_int {
+    match result {
+        Ok(MinusOne(-1)) => Errno::last().raw(),
+        Ok(_) => 0,
+        Err(errno) => errno.raw(),
+    }
+}
+
 verb! {
     /// `rdma_connect(3)`.
     ///
@@ -559,8 +569,10 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, wanted) = unsafe { (id_of(id)?, wanted(param)) };
-        connect_id(&id, wanted)
+        let (owned, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        let result = connect_id(&owned, wanted);
+        probe!(librdmacm, connect, id, errno_of(&result));
+        result
     }
 
     /// `rdma_listen(3)`.
@@ -579,8 +591,10 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, wanted) = unsafe { (id_of(id)?, wanted(param)) };
-        accept_id(&id, wanted)
+        let (owned, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        let result = accept_id(&owned, wanted);
+        probe!(librdmacm, accept, id, errno_of(&result));
+        result
     }
 
     /// `rdma_reject(3)`.

@@ -1,5 +1,5 @@
-//! The oldest C library with which the staged binaries run: no symbol of a library or of the command
-//! is newer than `xtask::floor::FLOOR`.
+//! The oldest C library with which the staged binaries run: no symbol of a library or of the
+//! command is newer than `xtask::floor::FLOOR`.
 
 use super::readelf_with;
 use crate::{Bench, Tally};

@@ -6,6 +6,7 @@ use super::query::{MAX_CQ, MAX_CQE};
 use super::state::Context;
 use super::{object, status};
 use crate::engine::queues::cq::{Cq, CqOptions};
+use crate::probes;
 use abi::*;
 use soft_semantics::completion::{Cqe, Moderation, Reads};
 use soft_sys::Errno;
@@ -207,8 +208,11 @@ pub(super) unsafe extern "C" fn poll_cq(
     // it polls the queue.
     let queue = unsafe { Cq::of(cq) };
     let room = usize::try_from(num_entries).unwrap_or(0);
-    // SAFETY: the queue hands out fewer than `room` completions.
-    let got = queue.poll(room, |n, cqe| unsafe { wc.add(n).write(completion(cqe)) });
+    let got = queue.poll(room, |n, cqe| {
+        // SAFETY: the queue hands out at most `room` completions.
+        unsafe { wc.add(n).write(completion(cqe)) };
+        probes::process_completion(cqe);
+    });
     if got == 0 && room > 0 && queue.has_overrun() {
         return -1;
     }

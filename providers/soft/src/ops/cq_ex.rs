@@ -9,6 +9,7 @@ use super::cq::{CqExOptions, create};
 use super::object;
 use super::pd::Pd;
 use crate::engine::queues::cq::Cq;
+use crate::probes;
 use abi::*;
 use soft_semantics::completion::{Cqe, Reads, Stamped};
 use soft_sys::Errno;
@@ -162,6 +163,7 @@ unsafe fn step(cq: *mut ibv_cq_ex, queue: &Cq, taken: Option<(Cqe, Stamped)>) ->
     let Some(taken) = taken else {
         return if queue.has_overrun() { libc::EIO } else { libc::ENOENT };
     };
+    probes::process_completion(&taken.0);
     // SAFETY: `cq` is live, and the iterator belongs to this thread: no other thread reads or
     // writes these two fields or the cell, and references returned by `current` ended with the
     // calls that asked for them.

@@ -8,6 +8,7 @@ use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::Requester;
 use crate::engine::refused::errno;
 use crate::engine::ring::fast_send::{FastSend, ShortSend};
+use crate::probes;
 use abi::*;
 use cface::sync::MutexGuard;
 use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation, Segments};
@@ -82,9 +83,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     // `post_list` requires.
     let result = unsafe {
         match queue.lock_receives_for_post() {
-            Ok(mut receives) => {
-                post_list(wr, bad_wr, |id, list| receives.post(id, list).map_err(errno))
-            }
+            Ok(mut receives) => post_list(wr, bad_wr, |id, list| {
+                probes::post_recv(id, list.len(), queue);
+                receives.post(id, list).map_err(errno)
+            }),
             Err(errno) => post_list(wr, bad_wr, |_, _| Err(errno)),
         }
     };

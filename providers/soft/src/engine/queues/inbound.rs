@@ -26,6 +26,7 @@ use crate::engine::keys::windows::BindResult;
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::{Inbound, MessageProgress};
 use crate::engine::queues::srq::Srq;
+use crate::probes;
 use abi::*;
 use soft_memory::careful::MappedRange;
 use soft_memory::ranges::Remote;
@@ -364,6 +365,7 @@ impl Inbound {
             vendor_err: vendor_err(status),
             ..Cqe::default()
         };
+        probes::completion_error(&cqe);
         self.push(qp, &cqe, false);
     }
 

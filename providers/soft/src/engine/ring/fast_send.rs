@@ -9,6 +9,7 @@ use crate::engine::keys::regions::CheckedLkey;
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::Requester;
 use crate::engine::ring::holder::PeerState;
+use crate::probes;
 use abi::*;
 use soft_local::shm::layout::RING_SLOTS;
 use soft_local::shm::ring::Ring;
@@ -130,7 +131,7 @@ impl Requester {
         }
         ring.show(head);
         self.ring.unannounced = true;
-        self.record_published(send, sge.length);
+        self.record_published(send, sge.length, qp);
         qp.sends_outstanding(true);
         true
     }
@@ -146,10 +147,11 @@ impl Requester {
 
     /// Enters the request of the slot just written into the send queue.
     #[inline(always)]
-    fn record_published(&mut self, send: ShortSend, len: u32) {
+    fn record_published(&mut self, send: ShortSend, len: u32, qp: &Qp) {
         let end = self.ring.next.wrapping_add(1);
         self.ring.next = end;
         self.sends.queue.push_published(send.wr_id, send.opcode, send.flags, len, end);
+        probes::post_send(send.wr_id, send.opcode, len, qp);
     }
 
     /// Completes all sent requests if a piggybacked acknowledgement covers all of them and no other
@@ -257,7 +259,7 @@ impl FastSend<'_> {
     #[inline]
     fn record_posted(&mut self, send: ShortSend, len: u32) {
         self.room -= 1;
-        self.requester.record_published(send, len);
+        self.requester.record_published(send, len, self.qp);
     }
 
     #[inline]

@@ -32,6 +32,7 @@ use crate::engine::ring::holder::{PeerState, Reach, RingHolder};
 use crate::engine::ring::rendezvous;
 use crate::engine::ring::{AckWait, LentChunk, Link, RingSender};
 use crate::engine::xrc::XrcRings;
+use crate::probes;
 use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{Life, RING_SLOTS};
@@ -786,5 +787,8 @@ fn complete(qp: &Qp, entry: &QueuedRequest, status: u32, byte_len: u32) -> Optio
         },
         ..done(qp, request, byte_len)
     };
+    if status != IBV_WC_SUCCESS {
+        probes::completion_error(&cqe);
+    }
     qp.pair().map(|pair| pair.send_cq.push_with(&cqe, None, false))
 }

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 use crate::engine::queues::qp::{Pair, Qp, Role};
+use crate::probes;
 use abi::*;
 use soft_local::shm::layout::qpn;
 use soft_semantics::completion::{Cqe, found_by};
@@ -108,6 +109,7 @@ impl Qp {
             vendor_err: found_by::FLUSH,
             ..Cqe::default()
         };
+        probes::completion_error(&cqe);
         pair.recv_cq.push(&cqe, false);
     }
 

@@ -6,6 +6,7 @@ use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::Requester;
 use crate::engine::ring::requester::MAX_MESSAGE;
 use crate::engine::ring::runs::is_small_move;
+use crate::probes;
 use abi::*;
 use soft_semantics::request::{PayloadRule, Request, payload_rule};
 use soft_semantics::state::{QpState, QpType};
@@ -47,6 +48,7 @@ impl Requester {
         }
         let len = self.check(qp.kind(), request, list)?;
         let n = self.sends.queue.push(request, list, len);
+        probes::post_send(request.wr_id, request.opcode, len, qp);
         if matches!(state, QpState::Err | QpState::Sqe) {
             self.flush(qp);
             return Ok(());

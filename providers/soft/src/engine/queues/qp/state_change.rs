@@ -7,6 +7,7 @@
 use crate::engine::queues::qp::life::to_shared;
 use crate::engine::queues::qp::{Incarnation, Qp};
 use crate::engine::xrc::stand_ins::OTHER_HOST;
+use crate::probes;
 use soft_local::shm::layout::Life;
 use soft_semantics::state::{QpState, QpType};
 use std::sync::atomic::Ordering;
@@ -50,6 +51,7 @@ impl Qp {
         self.publish_life(&incarnation, to_shared(state, self.adapter().port.is_down()));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
+        probes::qp_state(self.qpn(), state as u8, dest_qpn);
         if before && !self.is_receiving() && self.kind().is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
             self.adapter().wake_owner_of(dest_qpn);
