@@ -1,7 +1,8 @@
 /*
  * Calls that are refused by EINVAL, EFAULT, ENOMEM or EBUSY: refusals CASE wrong|right. Without
  * arguments the program lists the cases. `refusals all` makes one call after the other and checks
- * that JSON (in the environment) explains each, with the argument that is wrong.
+ * that JSON (in the environment) explains each, with the argument that is wrong. `refusals forks`
+ * does the same for a registration that fork support refuses.
  */
 #include "pair.h"
 #include <sys/mman.h>
@@ -107,6 +108,38 @@ static void explained(const char *what, int refused, const char *argument)
 #define NULL_OF(call, argument) do { errno = 0; explained(#call, !(call), argument); } while (0)
 #define ERRNO_OF(call, argument) do { int result_ = (call); errno = result_; explained(#call, result_ != 0, argument); } while (0)
 
+/* glibc's own function, which the replacement below calls. */
+extern void *__libc_calloc(size_t count, size_t size);
+
+/* The size of the only allocation that fails; 0 for none. */
+static size_t failing_size;
+
+/* libibverbs takes the structures that programs see from calloc(3), and hence from here. */
+void *calloc(size_t count, size_t size)
+{
+	if (failing_size && count * size == failing_size) {
+		failing_size = 0;
+		errno = ENOMEM;
+		return NULL;
+	}
+	return __libc_calloc(count, size);
+}
+
+/* The front-end has no memory for the structure of an object, and the provider is not asked. */
+static void no_memory(void)
+{
+	failing_size = sizeof(struct ibv_comp_channel);
+	NULL_OF(ibv_create_comp_channel(ctx), "ENOMEM: the completion channel cannot be allocated");
+	want(!failing_size, "an allocation of the channel");
+	int devices;
+	struct ibv_device **list = ibv_get_device_list(&devices);
+	want(list != NULL, "ibv_get_device_list");
+	ibv_free_device_list(list);
+	failing_size = (size_t)(devices + 1) * sizeof(*list);
+	NULL_OF(ibv_get_device_list(NULL), "ENOMEM: the list of devices cannot be allocated");
+	want(!failing_size, "an allocation of the list");
+}
+
 /* Calls that libibverbs refuses itself, so that they reach no operation of a provider. */
 static void front_end(void)
 {
@@ -153,6 +186,17 @@ static void front_end(void)
 	ERRNO_OF(ibv_get_cq_event(NULL, &found, &cq_context), "channel is NULL");
 	ERRNO_OF(ibv_destroy_comp_channel(channel), "channel 1 (0x1) is used by completion queues");
 	want(!ibv_destroy_cq(waiting) && !ibv_destroy_comp_channel(channel), "ibv_destroy_comp_channel");
+	no_memory();
+}
+
+/* Fork support excludes memory from children before the provider sees the registration. */
+static void forks(void)
+{
+	const char *reason = ibv_is_fork_initialized() == IBV_FORK_ENABLED ? "addr 4096 (0x1000) begins a range" : "0x1000";
+	NULL_OF(ibv_reg_mr(pd, (void *)0x1000, 4096, IBV_ACCESS_LOCAL_WRITE), reason);
+	ERRNO_OF(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, (void *)0x1000, 4096, 0), reason);
+	if (unexplained)
+		exit(1);
 }
 
 static void all(void)
@@ -241,8 +285,10 @@ static void all(void)
 
 int main(int argc, char **argv)
 {
-	static const struct misuse every[] = { { "all", all } };
-	if (argc > 1 && !strcmp(argv[1], "all"))
-		return run_case(argc, argv, every, 1);
+	static const struct misuse every[] = { { "all", all }, { "forks", forks } };
+	if (argc > 1 && !strcmp(argv[1], "forks"))
+		want(!ibv_fork_init(), "ibv_fork_init");
+	if (argc > 1 && (!strcmp(argv[1], "all") || !strcmp(argv[1], "forks")))
+		return run_case(argc, argv, every, 2);
 	return run_case(argc, argv, cases, sizeof(cases) / sizeof(cases[0]));
 }

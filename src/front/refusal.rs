@@ -2,7 +2,7 @@
 //! argument, the problem and the remedy. Layers get this explanation (`ferroverbs_layer.refused`),
 //! because a call that reaches no operation is otherwise invisible to them.
 
-use core::ffi::CStr;
+use core::ffi::{CStr, c_void};
 
 use abi::ferroverbs_refusal;
 use cface::Errno;
@@ -42,6 +42,33 @@ impl Refusal {
         Self { error, explanation: Some(Explanation { argument, value: None, problem, remedy }) }
     }
 
+    /// An errno without an explanation of the front-end: of an operation of the provider, which
+    /// layers see themselves, of an operation that the provider does not have, or of a question to
+    /// which the errno is the answer.
+    pub(crate) const fn unexplained(error: Errno) -> Self {
+        Self { error, explanation: None }
+    }
+
+    /// The front-end has no memory for `structure`: `ENOMEM`.
+    pub(crate) const fn out_of_memory(structure: &'static CStr) -> Self {
+        let remedy = c"free memory of the process, or raise its limit (ulimit -v, or the memory limit of its container)";
+        Self::new(Errno::ENOMEM, structure, c"cannot be allocated", remedy)
+    }
+
+    /// An errno of the provider's opening of a device, which is before any layer of the context.
+    pub(crate) const fn of_opening(error: Errno) -> Self {
+        let remedy = c"set VERBS_LOG_LEVEL=4 and VERBS_LOG_FILE, or run `ferroverbs doctor`: the provider says more there";
+        Self::new(error, c"device", c"cannot be opened by its provider", remedy)
+    }
+
+    /// An errno of `madvise(2)` for the memory at `address`: fork support excludes registered memory
+    /// from child processes before the provider sees the registration.
+    pub(crate) fn of_fork_support(error: Errno, address: *const c_void) -> Self {
+        let remedy = c"map the whole range before the registration, and raise vm.max_map_count if the process has many mappings";
+        let problem = c"begins a range that madvise(2) cannot exclude from child processes, as ibv_fork_init asks";
+        Self::new(error, c"addr", problem, remedy).with_value(address.addr() as u64)
+    }
+
     /// The same refusal, with the argument's value.
     pub(crate) const fn with_value(self, value: u64) -> Self {
         match self.explanation {
@@ -73,14 +100,6 @@ impl Refusal {
     }
 }
 
-/// An errno of the provider, the plugin or the kernel, or a missing operation. Layers see the
-/// operations of a provider themselves.
-impl From<Errno> for Refusal {
-    fn from(error: Errno) -> Self {
-        Self { error, explanation: None }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -90,12 +109,25 @@ mod tests {
         let refusal = Refusal::of_null(c"attr");
         assert_eq!(refusal.report(c"ibv_create_srq"), Errno::EINVAL);
         assert_eq!(refusal.with_value(7).report(c"ibv_create_srq"), Errno::EINVAL);
-        assert_eq!(Refusal::from(Errno::EMFILE).report(c"ibv_create_srq"), Errno::EMFILE);
+        assert_eq!(Refusal::unexplained(Errno::EMFILE).report(c"ibv_create_srq"), Errno::EMFILE);
+    }
+
+    #[test]
+    fn memory_opening_and_fork_support_are_explained() {
+        let address = core::ptr::without_provenance(0x1000);
+        for refusal in [
+            Refusal::out_of_memory(c"the completion channel"),
+            Refusal::of_opening(Errno::ENOMEM),
+            Refusal::of_fork_support(Errno::ENOMEM, address),
+        ] {
+            assert!(refusal.explanation.is_some(), "{refusal:?}");
+            assert_eq!(refusal.report(c"ibv_reg_mr"), Errno::ENOMEM);
+        }
     }
 
     #[test]
     fn a_value_is_added_only_to_an_explanation() {
-        let without = Refusal::from(Errno::EBUSY);
+        let without = Refusal::unexplained(Errno::EBUSY);
         assert_eq!(without.with_value(1), without);
         let value =
             Refusal::of_null(c"attr").with_value(1).explanation.and_then(|known| known.value);

@@ -5,8 +5,8 @@ use core::ffi::c_int;
 
 use abi::{Zeroed, ibv_ah, ibv_ah_attr, ibv_context, ibv_grh, ibv_pd, ibv_wc};
 
-use super::{context_of, open_context, verb};
-use crate::front::context::{Context, op};
+use super::{context_of, op, open_context, verb};
+use crate::front::context::Context;
 use crate::front::refusal::Refusal;
 use crate::front::{ah_from_wc, eth};
 use cface::{Errno, MinusOne, Negative};
@@ -110,7 +110,7 @@ verb! {
                 Refusal::new(error, c"attr->grh.sgid_index", c"names an address of no interface", remedy)
                     .with_value(u64::from(attr.grh.sgid_index))
             }
-            other => other.into(),
+            other => Refusal::unexplained(other),
         })?;
         // SAFETY: `mac` is not NULL (checked above), and `vid` only used when it is not: the
         // caller's to be written.

@@ -22,7 +22,8 @@ verb! {
     pub(crate) fn create as ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
         // SAFETY: `context` is NULL, which is refused, or open during this call.
         let context = unsafe { open_context(context)? };
-        let channel = mem::calloc::<ibv_comp_channel>()?;
+        let channel = mem::calloc::<ibv_comp_channel>()
+            .map_err(|_| Refusal::out_of_memory(c"the completion channel"))?;
         match open(context) {
             Ok(fd) => {
                 // SAFETY: fresh memory of the right size.
@@ -34,7 +35,8 @@ verb! {
             Err(error) => {
                 // SAFETY: our own channel from calloc, not published yet.
                 unsafe { mem::free(channel.as_ptr().cast()) };
-                Err(error.into())
+                let remedy = c"close descriptors or raise their limit (ulimit -n), and free memory";
+                Err(Refusal::new(error, c"the completion channel", c"got no descriptor from the device", remedy))
             }
         }
     }
@@ -68,7 +70,8 @@ verb! {
                 // SAFETY: the plugin's own function with the descriptor it made.
                 let error = unsafe { destroy(context.as_ptr(), fd) };
                 if error != 0 {
-                    return Err(Errno::from_raw(error).into());
+                    let remedy = c"destroy a channel once, and let only libibverbs close its descriptor";
+                    return Err(Refusal::new(Errno::from_raw(error), c"channel", c"was not closed by the device", remedy));
                 }
             }
             None => fd::close(fd),

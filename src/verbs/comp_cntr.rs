@@ -5,8 +5,7 @@ use core::ffi::c_int;
 
 use abi::{ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context};
 
-use super::{context_of, open_context, verb};
-use crate::front::context::op;
+use super::{context_of, op, open_context, verb};
 use crate::front::refusal::Refusal;
 
 verb! {

@@ -8,9 +8,8 @@ use abi::{
     ibv_cq_init_attr_ex,
 };
 
-use super::{context_of, open_context, verb};
+use super::{context_of, op, open_context, verb};
 use crate::front;
-use crate::front::context::op;
 use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock;
@@ -167,10 +166,10 @@ unsafe fn next_event(
         // and a descriptor of its channels.
         let error = unsafe { sleep(context.as_ptr(), fd) };
         if error != 0 {
-            return Err(Errno::from_raw(error).into());
+            return Err(Refusal::unexplained(Errno::from_raw(error)));
         }
     }
-    let record = fd::read_record::<8>(fd)?;
+    let record = fd::read_record::<8>(fd).map_err(Refusal::unexplained)?;
     let found: *mut ibv_cq =
         core::ptr::with_exposed_provenance_mut(u64::from_ne_bytes(record) as usize);
     // SAFETY: the record is the address of a CQ that can't be destroyed before its event is

@@ -7,9 +7,9 @@ use core::sync::atomic::Ordering;
 
 use abi::{VSYSFS_READ_NODE_GUID, ferroverbs_emulation, ibv_context, ibv_device, verbs_device};
 
-use super::{open_context, verb};
+use super::{op, open_context, verb};
 use crate::front::command::opening;
-use crate::front::context::{Context, FrontEnd, op};
+use crate::front::context::{Context, FrontEnd};
 use crate::front::device::Device;
 use crate::front::generation::NEWEST;
 use crate::front::refusal::Refusal;
@@ -31,14 +31,14 @@ verb! {
             // SAFETY: not NULL (checked above), so the caller's to be written.
             unsafe { *num_devices = 0 };
         }
-        let devices = list::devices()?;
+        let devices = list::devices().map_err(of_listing)?;
         let bytes = (devices.len() + 1) * size_of::<*mut ibv_device>();
         let Ok(array) = mem::calloc_bytes(bytes) else {
             for device in devices {
                 // SAFETY: the reference from the listing.
                 unsafe { device.put() };
             }
-            return Err(Errno::ENOMEM.into());
+            return Err(Refusal::out_of_memory(c"the list of devices"));
         };
         let array: NonNull<*mut ibv_device> = array.cast();
         for (index, device) in devices.iter().enumerate() {
@@ -68,7 +68,7 @@ verb! {
                 break;
             }
             // SAFETY: each element holds a reference, given back here.
-            unsafe { Device::new(device.cast())?.put() };
+            unsafe { device_of(device)?.put() };
             next = next.wrapping_add(1);
         }
         // SAFETY: the list came from calloc in get_device_list; the caller gives it back.
@@ -96,18 +96,22 @@ verb! {
     pub(crate) fn get_device_guid as ibv_get_device_guid(device: *mut ibv_device) -> u64 {
         // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
         // reference.
-        let device = unsafe { Device::new(device.cast())? };
+        let device = unsafe { device_of(device)? };
         if let Some(info) = ext::info(device) {
             return Ok(info.node_guid);
         }
         // SAFETY: owned by the live device; written only before it was listed.
-        let dev = unsafe { device.sysfs().as_ref() }.ok_or(Errno::ENODATA)?;
+        let dev = unsafe { device.sysfs().as_ref() }.ok_or(Refusal::unexplained(Errno::ENODATA))?;
         if dev.flags & VSYSFS_READ_NODE_GUID != 0 {
             return Ok(dev.node_guid.to_be());
         }
         let path = String::from_utf8_lossy(&chars::bytes(&dev.ibdev_path)).into_owned();
-        let text = sysfs::read_text(&std::path::Path::new(&path).join("node_guid"))?;
-        Ok(parse_guid(&text).map(u64::to_be).ok_or(Errno::EINVAL)?)
+        let text = sysfs::read_text(&std::path::Path::new(&path).join("node_guid"))
+            .map_err(Refusal::unexplained)?;
+        parse_guid(&text).map(u64::to_be).ok_or_else(|| {
+            let remedy = c"update the driver of the device, whose node_guid in sysfs is malformed";
+            Refusal::new(Errno::EINVAL, c"device", c"has no GUID of 16 hexadecimal digits", remedy)
+        })
     }
 
     /// `ibv_get_device_index(3)`: the kernel's number, -1 when it has none.
@@ -117,7 +121,7 @@ verb! {
     pub(crate) fn get_device_index as ibv_get_device_index(device: *mut ibv_device) -> MinusOne {
         // SAFETY: `device` is NULL, which is refused, or live during this call: the caller holds a
         // reference.
-        let device = unsafe { Device::new(device.cast())? };
+        let device = unsafe { device_of(device)? };
         // SAFETY: owned by the live device; constant.
         Ok(MinusOne(unsafe { device.sysfs().as_ref() }.map_or(-1, |dev| dev.ibdev_idx)))
     }
@@ -175,8 +179,13 @@ verb! {
             return Err(Refusal::new(Errno::EINVAL, c"cmd_fd", c"is no open descriptor", remedy)
                 .with_value(u64::from(cmd_fd.cast_unsigned())));
         }
-        let nobodys = if cdev.is_some() { Errno::ENODEV } else { Errno::EINVAL };
-        let devices = list::devices().map_err(|_| nobodys)?;
+        let unlisted = {
+            let error = if cdev.is_some() { Errno::ENODEV } else { Errno::EINVAL };
+            let remedy = c"import the cmd_fd of a context whose device is listed in this process";
+            Refusal::new(error, c"cmd_fd", c"belongs to no listed device", remedy)
+                .with_value(u64::from(cmd_fd.cast_unsigned()))
+        };
+        let devices = list::devices().map_err(|_| unlisted)?;
         let found = devices.iter().copied().find(|device| match cdev {
             Some(cdev) => {
                 // SAFETY: owned by a device we hold a reference to; constant.
@@ -185,12 +194,8 @@ verb! {
             None => is_announced(*device, cmd_fd),
         });
         let result = match found {
-            Some(device) => import(device, cmd_fd).map_err(Refusal::from),
-            None => {
-                let remedy = c"import the cmd_fd of a context whose device is listed in this process";
-                Err(Refusal::new(nobodys, c"cmd_fd", c"belongs to no listed device", remedy)
-                    .with_value(u64::from(cmd_fd.cast_unsigned())))
-            }
+            Some(device) => import(device, cmd_fd).map_err(Refusal::of_opening),
+            None => Err(unlisted),
         };
         for device in devices {
             // SAFETY: the reference from the listing; an imported context has its own.
@@ -198,6 +203,27 @@ verb! {
         }
         Ok(result?.as_ptr())
     }
+}
+
+/// The device that a program passes; `EINVAL` for NULL.
+///
+/// # Safety
+/// `device` is NULL or stays referenced while the value is used.
+unsafe fn device_of(device: *mut ibv_device) -> Result<Device, Refusal> {
+    // SAFETY: `Device::new` asks the same of the device.
+    unsafe { Device::new(device.cast()) }.map_err(|_| Refusal::of_null(c"device"))
+}
+
+fn of_listing(error: Errno) -> Refusal {
+    match error {
+        Errno::ENOMEM => Refusal::out_of_memory(c"the list of devices"),
+        other => Refusal::unexplained(other),
+    }
+}
+
+fn of_character_device(error: Errno) -> Refusal {
+    let remedy = c"let the user read and write the file /dev/infiniband/uverbsN of the device; `ferroverbs doctor` names it";
+    Refusal::new(error, c"device", c"has a character device that cannot be opened", remedy)
 }
 
 /// Opens a device, passing `private_data` to its provider.
@@ -214,24 +240,25 @@ unsafe fn open(device: *mut verbs_device, private_data: *mut c_void) -> Result<C
     }
     // SAFETY: `device` is not NULL (checked above), so live during this call: the caller holds a
     // reference.
-    let device = unsafe { Device::new(device)? };
+    let device = unsafe { Device::new(device) }.map_err(Refusal::of_opening)?;
     // SAFETY: constant data of a plugin that is never unloaded.
-    let alloc = unsafe { (*device.ops()).alloc_context }.ok_or(Errno::EOPNOTSUPP)?;
+    let alloc =
+        unsafe { (*device.ops()).alloc_context }.ok_or(Refusal::of_opening(Errno::EOPNOTSUPP))?;
     // SAFETY: owned by the live device; constant.
     let cmd_fd = match unsafe { device.sysfs().as_ref() } {
         Some(dev) => {
             let name = String::from_utf8_lossy(&chars::bytes(&dev.sysfs_name)).into_owned();
-            chardev::open(&name, dev.sysfs_cdev)?
+            chardev::open(&name, dev.sysfs_cdev).map_err(of_character_device)?
         }
         None => match ext::of_device(device).and_then(|ext| ext::emulation_of(device, ext)) {
-            Some(emulation) => open_emulated(device, emulation)?,
+            Some(emulation) => open_emulated(device, emulation).map_err(Refusal::of_opening)?,
             None => -1,
         },
     };
     // SAFETY: the operation belongs to this live device's driver, and it owns the descriptor from
     // here on.
     let verbs = unsafe { alloc(device.as_ptr().cast(), cmd_fd, private_data) };
-    Ok(finish(device, verbs)?)
+    finish(device, verbs).map_err(Refusal::of_opening)
 }
 
 /// The command descriptor of a new context, from the plugin that plays the kernel.

@@ -3,8 +3,7 @@
 
 use abi::{ibv_context, ibv_dm};
 
-use super::{context_of, open_context, verb};
-use crate::front::context::op;
+use super::{context_of, op, open_context, verb};
 use cface::MinusOne;
 
 verb! {

@@ -8,8 +8,7 @@ use abi::{
     IBV_EVENT_WQ_FATAL, ibv_async_event, ibv_async_event_element, ibv_context, ibv_event_type,
 };
 
-use super::{open_context, verb};
-use crate::front::context::op;
+use super::{op, open_context, verb};
 use crate::front::refusal::Refusal;
 use crate::sys::fd;
 use cface::lock::acknowledge;
@@ -77,7 +76,7 @@ unsafe fn next_event(
     // SAFETY: the context is open (see above), and the descriptor does not change while it is.
     let async_fd = unsafe { (*context.as_ptr()).async_fd };
     // SAFETY: `event` is not NULL (checked above), so the caller's to be written.
-    unsafe { *event = decode(fd::read_record::<16>(async_fd)?) };
+    unsafe { *event = decode(fd::read_record::<16>(async_fd).map_err(Refusal::unexplained)?) };
     let notify = op!(context, async_event)?;
     // SAFETY: the provider of this open context reads the event stored above, and may change it.
     unsafe { notify(context.as_ptr(), event) };

@@ -24,7 +24,8 @@ verb! {
                 let remedy = c"call ibv_fork_init before the program registers memory";
                 Refusal::new(error, c"the call", c"comes after a registration of memory", remedy)
             }
-            other => other.into(),
+            Errno::ENOMEM => Refusal::out_of_memory(c"the test page of fork support"),
+            other => Refusal::unexplained(other),
         })
     }
 
@@ -33,7 +34,7 @@ verb! {
     /// # Safety
     /// None needed; the address is only a number here.
     pub(crate) fn dontfork_range as ibv_dontfork_range(base: *mut c_void, size: usize) -> MinusOne {
-        fork::dont_fork(base, size)?;
+        fork::dont_fork(base, size).map_err(|error| Refusal::of_fork_support(error, base))?;
         Ok(MinusOne(0))
     }
 

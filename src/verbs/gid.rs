@@ -5,8 +5,7 @@ use core::ffi::{CStr, c_int};
 
 use abi::{be16, ibv_context, ibv_gid, ibv_gid_entry, ibv_gid_type_sysfs};
 
-use super::{open_context, verb};
-use crate::front::context::op;
+use super::{op, open_context, verb};
 use crate::front::gid;
 use crate::front::refusal::Refusal;
 use cface::{Errno, MinusOne, Negative};
@@ -89,7 +88,7 @@ verb! {
                 Refusal::new(error, c"max_entries", c"is less than the device has", remedy)
                     .with_value(max_entries as u64)
             }
-            other => other.into(),
+            other => Refusal::unexplained(other),
         })?;
         for (index, entry) in found.iter().enumerate() {
             // SAFETY: there are at most `max_entries`, each of `entry_size` bytes.
@@ -151,7 +150,7 @@ verb! {
         let context = unsafe { open_context(context)? };
         let absent = |error| {
             if !matches!(error, Errno::EINVAL | Errno::ENOENT) {
-                return Refusal::from(error);
+                return Refusal::unexplained(error);
             }
             let remedy = c"ask for a P_Key of the port, in network byte order, and a port of the device";
             Refusal::new(error, c"pkey", c"is not in the P_Key table of the port", remedy)
@@ -183,7 +182,7 @@ verb! {
 /// among them, have no explanation of the front-end.
 fn not_in_table(error: Errno, argument: &'static CStr, index: u32) -> Refusal {
     if error != Errno::EINVAL {
-        return error.into();
+        return Refusal::unexplained(error);
     }
     let remedy = c"pass a port from 1 to phys_port_cnt, and an index below gid_tbl_len or pkey_tbl_len of ibv_query_port";
     Refusal::new(error, argument, c"is not in the table of the port", remedy)

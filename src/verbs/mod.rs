@@ -43,6 +43,15 @@ macro_rules! verb {
 }
 use verb;
 
+/// Reads one operation of a context; a refusal with `EOPNOTSUPP` when the provider has none.
+macro_rules! op {
+    ($context:expr, $name:ident) => {
+        $crate::front::context::op!($context, $name)
+            .map_err($crate::front::refusal::Refusal::unexplained)
+    };
+}
+use op;
+
 /// Runs the body of the entry point whose C name, with its NUL, is `call`.
 fn run<R: Ret>(call: &'static str, body: impl FnOnce() -> Result<R, Refusal>) -> R {
     cface::boundary(|| body().map_err(|refusal| report(refusal, call)))

@@ -14,8 +14,8 @@ use abi::{
     ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd, verbs_mr,
 };
 
-use super::{context_of, open_context, verb};
-use crate::front::context::{Context, op};
+use super::{context_of, op, open_context, verb};
+use crate::front::context::Context;
 use crate::front::fork;
 use crate::front::refusal::Refusal;
 use cface::{Errno, MinusOne};
@@ -105,7 +105,8 @@ verb! {
         let on_demand = is_on_demand(attr.access);
         let forks = !on_demand && !mask.contains(MrInitMask::FD);
         if forks {
-            fork::dont_fork(attr.addr, attr.length)?;
+            fork::dont_fork(attr.addr, attr.length)
+                .map_err(|error| Refusal::of_fork_support(error, attr.addr))?;
         }
         let reg = op!(context, reg_mr_ex)?;
         // SAFETY: `reg` is from the table of the PD's own context; `attr` is our own copy, and
@@ -258,11 +259,11 @@ verb! {
         // change while it lives.
         let fd = unsafe { buf.as_ref() }.ok_or(Refusal::of_null(c"buf"))?.dmabuf_fd;
         if fd < 0 {
-            return Err(Errno::ENODATA.into());
+            return Err(Refusal::unexplained(Errno::ENODATA));
         }
         // SAFETY: fcntl with an integer argument.
         let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        if copy < 0 { Err(Errno::last().into()) } else { Ok(MinusOne(copy)) }
+        if copy < 0 { Err(Refusal::unexplained(Errno::last())) } else { Ok(MinusOne(copy)) }
     }
 
     /// `ibv_alloc_dmah(3)`.
@@ -306,7 +307,7 @@ unsafe fn register(
     let access = usable_access(context, access);
     let forks = !is_on_demand(access);
     if forks {
-        fork::dont_fork(addr, length)?;
+        fork::dont_fork(addr, length).map_err(|error| Refusal::of_fork_support(error, addr))?;
     }
     // SAFETY: `reg` is from the table of the PD's own context; the memory stays mapped as long as
     // the region lives.
@@ -492,10 +493,10 @@ unsafe fn change(
     }
     let rereg = match op!(context, rereg_mr) {
         Ok(rereg) => rereg,
-        Err(error) => return input_error(error.into()),
+        Err(refusal) => return input_error(refusal),
     };
     if translation && let Err(error) = fork::dont_fork(addr, length) {
-        error.set();
+        Refusal::of_fork_support(error, addr).report(c"ibv_rereg_mr").set();
         return IBV_REREG_MR_ERR_DONT_FORK_NEW;
     }
     // SAFETY: `mr` is live (NULL was refused above) and idle: its address is not changed meanwhile.

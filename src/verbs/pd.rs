@@ -5,8 +5,7 @@ use core::ffi::c_int;
 
 use abi::{ibv_context, ibv_pd};
 
-use super::{context_of, open_context, verb};
-use crate::front::context::op;
+use super::{context_of, op, open_context, verb};
 
 verb! {
     /// `ibv_alloc_pd(3)`.

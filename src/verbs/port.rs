@@ -5,8 +5,7 @@ use core::ffi::c_int;
 
 use abi::{Zeroed, compat_ibv_port_attr, ibv_context, ibv_device_attr, ibv_port_attr};
 
-use super::{open_context, verb};
-use crate::front::context::op;
+use super::{op, open_context, verb};
 use crate::front::refusal::Refusal;
 
 verb! {

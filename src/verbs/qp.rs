@@ -10,8 +10,7 @@ use abi::{
     ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_wr_opcode,
 };
 
-use super::{context_of, verb};
-use crate::front::context::op;
+use super::{context_of, op, verb};
 use crate::front::refusal::Refusal;
 use cface::{Errno, Ret};
 use probe::probe;

@@ -5,8 +5,7 @@ use core::ffi::c_int;
 
 use abi::{ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr};
 
-use super::{context_of, verb};
-use crate::front::context::op;
+use super::{context_of, op, verb};
 use crate::front::refusal::Refusal;
 use cface::lock;
 

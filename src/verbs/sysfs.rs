@@ -40,7 +40,8 @@ verb! {
         let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
         let path = Path::new(OsStr::from_bytes(&path));
         // SAFETY: writable for `size` bytes. A caller with a larger size has room for the file.
-        let len = unsafe { sysfs::read_raw(path, buf.cast(), size)? };
+        let len = unsafe { sysfs::read_raw(path, buf.cast(), size) }
+            .map_err(Refusal::unexplained)?;
         Ok(MinusOne(c_int::try_from(len).unwrap_or(c_int::MAX)))
     }
 }

@@ -303,14 +303,19 @@ fn cases(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
 
 /// Each refused call of a long row is explained with the argument that is wrong.
 fn explained(bench: &Bench, tally: &mut Tally, files: &Files) -> crate::Result<()> {
-    let fabric = bench.over(DataPath::Default)?;
-    let json = fabric.work.join("told.json");
-    let job = fabric.over.own_job(&files.refusals).arg("all").env("JSON", &json);
-    let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_QUIET", "1");
-    let job = job.env("FERROVERBS_VALIDATE", format!("max=1000:json={}", json.display()));
-    let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
-    let result = if done.ok() { Ok(()) } else { Err(done.report("refusals")) };
-    tally.record("each refused call is explained", result);
+    for (case, name) in [
+        ("all", "each refused call is explained"),
+        ("forks", "a registration that fork support refuses is explained"),
+    ] {
+        let fabric = bench.over(DataPath::Default)?;
+        let json = fabric.work.join("told.json");
+        let job = fabric.over.own_job(&files.refusals).arg(case).env("JSON", &json);
+        let job = job.env("FERROVERBS_LAYERS", "validate").env("FERROVERBS_QUIET", "1");
+        let job = job.env("FERROVERBS_VALIDATE", format!("max=1000:json={}", json.display()));
+        let done = job.dir(&fabric.work).run(&bench.scratch, LIMIT)?;
+        let result = if done.ok() { Ok(()) } else { Err(done.report("refusals")) };
+        tally.record(name, result);
+    }
     Ok(())
 }
 
