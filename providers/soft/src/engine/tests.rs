@@ -55,8 +55,17 @@ const ALL: u32 = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 /// An adapter on a fabric of its own, whose directory is removed when the program ends.
 fn adapter(cma: bool) -> Arc<Adapter> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let name =
-        format!("ferroverbs-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    join_named(&COUNT.fetch_add(1, Ordering::Relaxed).to_string(), cma)
+}
+
+/// An adapter for connections by UDP packets. All of them are members of one fabric, because the
+/// UDP port of a network namespace belongs to one fabric, and tests run side by side.
+fn adapter_with_port() -> Arc<Adapter> {
+    join_named("wire", true)
+}
+
+fn join_named(name: &str, cma: bool) -> Arc<Adapter> {
+    let name = format!("ferroverbs-test-{}-{name}", std::process::id());
     let mut config = FabricConfig::new(std::env::temp_dir().join(name));
     config.dir_is_ours = true;
     config.cma = cma;

@@ -25,7 +25,7 @@ pub(super) fn connected(kind: QpType, path: Path, bytes: usize, access: u32) -> 
         Path::Direct => pair(kind, true, bytes).into(),
         Path::Ring => pair(kind, false, bytes).into(),
         Path::Wire => {
-            let sides = far_pair_of(&adapter(true), kind, bytes);
+            let sides = far_pair_of(&adapter_with_port(), kind, bytes);
             if sides.is_none() {
                 eprintln!(
                     "skipped: processes of another fabric have UDP port 4791 on this machine"

@@ -8,7 +8,7 @@ use soft_sys::Errno;
 
 #[test]
 fn a_connection_survives_packets_that_arrive_before_rtr() {
-    let adapter = adapter(true);
+    let adapter = adapter_with_port();
     let side = Side::new(&adapter, QpType::Rc, 64);
     let attr = ibv_qp_attr { port_num: 1, path_mtu: IBV_MTU_4096, ..Zeroed::zeroed() };
     side.modify(IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, attr);
@@ -73,7 +73,7 @@ pub(super) fn far_pair_of(adapter: &Arc<Adapter>, kind: QpType, bytes: usize) ->
 
 #[test]
 fn the_reset_of_a_qp_sends_a_delayed_acknowledgement_first() {
-    let adapter = adapter(true);
+    let adapter = adapter_with_port();
     let mut left = 0;
     // The service thread may send it at once, which is why the test makes many attempts.
     for _ in 0..1000 {
@@ -98,7 +98,7 @@ fn the_reset_of_a_qp_sends_a_delayed_acknowledgement_first() {
 
 #[test]
 fn an_unanswered_request_is_sent_again_from_other_ports() {
-    let adapter = adapter(true);
+    let adapter = adapter_with_port();
     let Some([a, b]) = far_pair(&adapter) else {
         eprintln!("skipped: processes of another fabric have UDP port 4791 on this machine");
         return;
