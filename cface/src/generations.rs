@@ -82,19 +82,24 @@ const fn generation(
     Generation { variant, pabi, since, context_offset, qp_mask_offset }
 }
 
+/// The newest offset of `verbs_qp.comp_mask`. The offset depends on the size of `pthread_mutex_t` in
+/// [`abi::ibv_qp`]: 360 bytes on x86-64, 368 on aarch64. [`abi::ibv_qp_ex`] was 16 bytes shorter
+/// before rdma-core 44, and 8 bytes shorter in 44.
+const QP_MASK: usize = core::mem::offset_of!(abi::verbs_qp, comp_mask);
+
 /// All variants, oldest first.
 pub static GENERATIONS: [Generation; 11] = [
-    generation(Variant::V34a, 34, 34, 320, 344),
-    generation(Variant::V34b, 34, 35, 320, 344),
-    generation(Variant::V34c, 34, 36, 320, 344),
-    generation(Variant::V34d, 34, 44, 320, 352),
-    generation(Variant::V34e, 34, 45, 320, 360),
-    generation(Variant::V34f, 34, 54, 320, 360),
-    generation(Variant::V57, 57, 57, 320, 360),
-    generation(Variant::V59a, 59, 59, 344, 360),
-    generation(Variant::V59b, 59, 62, 352, 360),
-    generation(Variant::V64, 64, 64, 368, 360),
-    generation(Variant::V65, 65, 65, 368, 360),
+    generation(Variant::V34a, 34, 34, 320, QP_MASK - 16),
+    generation(Variant::V34b, 34, 35, 320, QP_MASK - 16),
+    generation(Variant::V34c, 34, 36, 320, QP_MASK - 16),
+    generation(Variant::V34d, 34, 44, 320, QP_MASK - 8),
+    generation(Variant::V34e, 34, 45, 320, QP_MASK),
+    generation(Variant::V34f, 34, 54, 320, QP_MASK),
+    generation(Variant::V57, 57, 57, 320, QP_MASK),
+    generation(Variant::V59a, 59, 59, 344, QP_MASK),
+    generation(Variant::V59b, 59, 62, 352, QP_MASK),
+    generation(Variant::V64, 64, 64, 368, QP_MASK),
+    generation(Variant::V65, 65, 65, 368, QP_MASK),
 ];
 
 /// The newest variant, which our own plugins and tables use.

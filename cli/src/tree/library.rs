@@ -9,6 +9,7 @@ use abi::{
     IBV_GID_TYPE_ROCE_V2, Zeroed, compat_ibv_port_attr, ibv_context, ibv_device, ibv_device_attr,
     ibv_gid_entry, verbs_device,
 };
+use cface::chars;
 use libloading::Library;
 use std::ffi::{CStr, c_char, c_int};
 use std::net::Ipv6Addr;
@@ -95,8 +96,7 @@ pub(crate) fn main(args: &Args) -> crate::Result<ExitCode> {
 }
 
 fn text(chars: &[c_char]) -> String {
-    let bytes = chars.iter().map(|c| c.cast_unsigned()).take_while(|c| *c != 0);
-    String::from_utf8_lossy(&bytes.collect::<Vec<_>>()).into_owned()
+    String::from_utf8_lossy(&chars::bytes(chars)).into_owned()
 }
 
 /// The facts of a device. `None` if the device cannot be opened or asked.
