@@ -7,6 +7,8 @@ use std::{
     sync::atomic::{AtomicPtr, Ordering},
 };
 
+use cface::mem::page_size;
+
 use super::{errno::Errno, memfd::Memfd};
 
 /// The permissions of a mapping.
@@ -91,9 +93,14 @@ impl Mapping {
     /// Frees the pages of `len` bytes from `at` on, for all processes that map the file; they read
     /// as zeros afterwards. Does nothing if the bytes are not whole pages of the mapping, or if the
     /// system does not support it.
+    ///
+    /// The check of the length is necessary: `madvise(2)` rounds the length up, and would free the
+    /// bytes behind the range too. On a system with pages of 64 KiB, the rings of 16 QPs share one.
     pub fn discard(&self, at: usize, len: usize) {
         let end = at.checked_add(len);
-        if !self.is_writable() || end.is_none_or(|end| end > self.len) {
+        let page = page_size();
+        let is_whole = at.is_multiple_of(page) && len.is_multiple_of(page);
+        if !self.is_writable() || !is_whole || end.is_none_or(|end| end > self.len) {
             return;
         }
         // SAFETY: the range is in our own mapping (checked above). Its bytes change as if another
@@ -209,26 +216,35 @@ mod tests {
 
     #[test]
     fn discarded_pages_are_gone_for_all_and_read_as_zeros() {
-        let file = Memfd::create(c"fv-test", 4 * 4096).unwrap();
+        let size = page_size();
+        let file = Memfd::create(c"fv-test", 4 * size).unwrap();
         let one = Mapping::new(file.as_fd(), file.len(), Access::ReadWrite).unwrap();
         let two = Mapping::new(file.as_fd(), file.len(), Access::ReadOnly).unwrap();
         let blocks = || std::fs::File::from(file.as_fd().try_clone_to_owned().unwrap());
-        let pages = || std::os::unix::fs::MetadataExt::blocks(&blocks().metadata().unwrap()) / 8;
+        let pages = || {
+            std::os::unix::fs::MetadataExt::blocks(&blocks().metadata().unwrap()) * 512
+                / size as u64
+        };
         for page in 0..4 {
             // SAFETY: in the mapping, which only this test uses.
-            unsafe { one.base().add(page * 4096).write_volatile(7) };
+            unsafe { one.base().add(page * size).write_volatile(7) };
         }
         assert_eq!(pages(), 4);
-        one.discard(4096, 2 * 4096);
+        one.discard(size, 2 * size);
         assert_eq!(pages(), 2);
         // SAFETY: in the mapping, which is not written any more.
-        let seen = [0, 1, 2, 3].map(|page| unsafe { two.base().add(page * 4096).read_volatile() });
+        let seen = [0, 1, 2, 3].map(|page| unsafe { two.base().add(page * size).read_volatile() });
         assert_eq!(seen, [7, 0, 0, 7]);
-        one.discard(2 * 4096, 3 * 4096);
-        two.discard(0, 4096);
-        assert!(pages() >= 2, "not beyond the end, nor of others' memory");
+        one.discard(3 * size, 512);
+        one.discard(3 * size - 512, size);
+        one.discard(2 * size, 3 * size);
+        two.discard(0, size);
+        assert!(
+            pages() >= 2,
+            "neither parts of pages, nor bytes beyond the end, nor through a mapping without right"
+        );
         // SAFETY: in the mapping, which is not written any more.
-        assert_eq!(unsafe { two.base().add(3 * 4096).read_volatile() }, 7);
+        assert_eq!(unsafe { two.base().add(3 * size).read_volatile() }, 7);
     }
 
     /// A file with a front of `FRONT` bytes and three windows, mapped whole and lazily.
@@ -238,7 +254,8 @@ mod tests {
         (whole, LazyMapping::new(file, FRONT).unwrap())
     }
 
-    const FRONT: usize = 3 * 4096;
+    /// Whole pages of each supported size.
+    const FRONT: usize = 3 << 16;
 
     #[test]
     fn windows_show_the_bytes_of_the_file_stay_where_they_are_and_end_with_it() {

@@ -4,6 +4,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use cface::mem::page_size;
 use libc::c_int;
 
 use super::errno::{Errno, check};
@@ -34,7 +35,7 @@ impl MemoryFile {
         check(unsafe { libc::fstatfs(fd.as_raw_fd(), system.as_mut_ptr()) })?;
         // SAFETY: the call succeeded, so it filled the structure.
         let system = unsafe { system.assume_init() };
-        let page = cface::mem::page_size() as u64;
+        let page = page_size() as u64;
         let (granule, is_dma_buf) = match system.f_type {
             TMPFS => (page, false),
             HUGETLBFS => (page.max(u64::try_from(system.f_bsize).unwrap_or(page)), false),
@@ -117,20 +118,21 @@ mod tests {
 
     #[test]
     fn a_range_is_mapped_where_the_file_has_it() {
-        let memory = Memfd::create(c"fv-test", 3 * 4096).unwrap();
+        let page = page_size() as u64;
+        let memory = Memfd::create(c"fv-test", 3 * page_size()).unwrap();
         let all = Mapping::new(memory.as_fd(), memory.len(), Access::ReadWrite).unwrap();
         // SAFETY: in the mapping, which only this test uses.
-        unsafe { all.base().add(4096 + 100).write_volatile(0x5a) };
+        unsafe { all.base().add(page_size() + 100).write_volatile(0x5a) };
         let file = MemoryFile::of(memory.as_fd().as_raw_fd()).unwrap();
-        let (map, first) = file.map(4096 + 100, 5000, Access::ReadOnly).unwrap();
-        assert_eq!((map.len(), first as usize - map.base() as usize), (2 * 4096, 100));
+        let (map, first) = file.map(page + 100, page, Access::ReadOnly).unwrap();
+        assert_eq!((map.len(), first as usize - map.base() as usize), (2 * page_size(), 100));
         // SAFETY: in the mapping, which lives.
         assert_eq!(unsafe { first.read_volatile() }, 0x5a);
         let errno = |offset, len| file.map(offset, len, Access::ReadOnly).map(|_| ()).err();
-        assert_eq!(errno(3 * 4096, 1), Some(Errno::EINVAL));
-        assert_eq!(errno(4096, 2 * 4096 + 1), Some(Errno::EINVAL));
+        assert_eq!(errno(3 * page, 1), Some(Errno::EINVAL));
+        assert_eq!(errno(page, 2 * page + 1), Some(Errno::EINVAL));
         assert_eq!(errno(u64::MAX, 2), Some(Errno::EINVAL));
         assert_eq!(errno(0, 0), Some(Errno::EINVAL));
-        assert_eq!(errno(4096, 2 * 4096), None);
+        assert_eq!(errno(page, 2 * page), None);
     }
 }
