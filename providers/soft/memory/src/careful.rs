@@ -64,54 +64,50 @@ impl MappedRange {
 mod tests {
     use super::*;
     use crate::testing::remote_pages;
+    use cface::mem::page_size;
 
     #[test]
     fn memory_ahead_is_remembered_until_the_reset() {
-        let pages = 40;
-        let at = remote_pages(pages) as u64;
-        let unmap = |page: u64| {
+        let first = remote_pages(40) as u64;
+        let size = page_size();
+        let at = |page: usize| first + (page * size) as u64;
+        let unmap = |page: usize| {
             // SAFETY: a page of our own.
-            assert_eq!(unsafe { libc::munmap((at + page * 4096) as *mut _, 4096) }, 0);
+            assert_eq!(unsafe { libc::munmap(at(page) as *mut _, size) }, 0);
         };
         unmap(30);
         let mut mapped = MappedRange::default();
-        assert!(mapped.is_mapped(at, 4096));
-        assert!(!mapped.is_mapped(at + 30 * 4096, 4096), "it was not asked about");
+        // A query of one page covers 64 KiB with pages of 4 KiB, and one page of 64 KiB.
+        assert!(mapped.is_mapped(at(0), size) && mapped.is_mapped(at(0), 6 * size));
+        assert!(!mapped.is_mapped(at(30), size), "no query has covered page 30");
         unmap(5);
-        assert!(mapped.is_mapped(at + 5 * 4096, 4096), "as was said of it before");
-        assert!(!MappedRange::default().is_mapped(at + 5 * 4096, 4096), "nobody has asked before");
+        assert!(mapped.is_mapped(at(5), size), "the earlier query covered page 5");
+        assert!(!MappedRange::default().is_mapped(at(5), size), "a fresh value asks the kernel");
         let mut mapped = MappedRange::default();
-        let before_the_hole = at + 29 * 4096;
-        assert!(
-            mapped.is_mapped(before_the_hole, 4096),
-            "what is ahead is a hole, and this is there"
-        );
-        assert!(!mapped.is_mapped(before_the_hole, 4097));
-        assert!(mapped.is_mapped(at + 4096, 8));
-        assert!(
-            !mapped.is_mapped(at + 4096, 5 * 4096),
-            "a short one says nothing of what is ahead"
-        );
+        assert!(mapped.is_mapped(at(29), size), "page 29 is mapped, and page 30 is a hole");
+        assert!(!mapped.is_mapped(at(29), size + 1));
+        assert!(mapped.is_mapped(at(1), 8));
+        assert!(!mapped.is_mapped(at(1), 5 * size), "a query of 8 bytes covers no other page");
         assert!(!mapped.is_mapped(u64::MAX - 10, 100));
     }
 
     #[test]
     fn a_copy_skips_unmapped_memory() {
-        let at = remote_pages(3);
+        let (at, size) = (remote_pages(3), page_size());
         // SAFETY: the second of three pages of our own.
-        assert_eq!(unsafe { libc::munmap(at.add(4096).cast(), 4096) }, 0);
-        let bytes: Vec<u8> = (0..12288).map(|i| (i % 251) as u8).collect();
+        assert_eq!(unsafe { libc::munmap(at.add(size).cast(), size) }, 0);
+        let bytes: Vec<u8> = (0..3 * size).map(|i| (i % 251) as u8).collect();
         // SAFETY: the first of the pages.
-        let left = unsafe { std::slice::from_raw_parts(at, 4096) };
+        let left = unsafe { std::slice::from_raw_parts(at, size) };
         // SAFETY: as many bytes as three pages have, with a hole in them.
         unsafe {
-            assert!(put(at, bytes.as_ptr(), 4096));
-            assert!(left == &bytes[..4096]);
-            assert!(put(at, bytes.as_ptr().add(1), 4097));
-            assert!(put(at.add(4096), bytes.as_ptr(), 1));
-            assert!(left == &bytes[..4096], "all or nothing");
-            assert!(put(at, bytes.as_ptr().add(1), 4096));
-            assert!(left == &bytes[1..4097]);
+            assert!(put(at, bytes.as_ptr(), size));
+            assert!(left == &bytes[..size]);
+            assert!(put(at, bytes.as_ptr().add(1), size + 1));
+            assert!(put(at.add(size), bytes.as_ptr(), 1));
+            assert!(left == &bytes[..size], "all or nothing");
+            assert!(put(at, bytes.as_ptr().add(1), size));
+            assert!(left == &bytes[1..=size]);
         }
     }
 }

@@ -81,14 +81,17 @@ mod tests {
 
     #[test]
     fn a_hole_is_found() {
-        let at = remote_pages(3) as u64;
+        let (at, page) = (remote_pages(3) as u64, page_size());
+        let next = at + page as u64;
         // SAFETY: the second of three pages of our own.
-        assert_eq!(unsafe { libc::munmap((at + 4096) as *mut c_void, 4096) }, 0);
-        assert!(is_mapped(at, 4096) && is_mapped(at + 4095, 1) && is_mapped(at + 8192, 4096));
-        assert!(!is_mapped(at, 4097) && !is_mapped(at + 4096, 1) && !is_mapped(at + 8000, 300));
+        assert_eq!(unsafe { libc::munmap(next as *mut c_void, page) }, 0);
+        assert!(is_mapped(at, page) && is_mapped(next - 1, 1));
+        assert!(is_mapped(next + page as u64, page));
+        assert!(!is_mapped(at, page + 1) && !is_mapped(next, 1));
+        assert!(!is_mapped(next + page as u64 - 192, 300));
         // SAFETY: the first page of our own.
-        assert_eq!(unsafe { libc::mprotect(at as *mut c_void, 4096, libc::PROT_NONE) }, 0);
-        assert!(is_mapped(at, 4096), "with any permission");
+        assert_eq!(unsafe { libc::mprotect(at as *mut c_void, page, libc::PROT_NONE) }, 0);
+        assert!(is_mapped(at, page), "with any permission");
         assert!(!is_mapped(u64::MAX - 10, 100) && is_mapped(at, 0));
     }
 

@@ -124,6 +124,7 @@ const UNKNOWN: usize = usize::MAX;
 mod tests {
     use super::*;
     use crate::testing::remote_pages;
+    use cface::mem::page_size;
 
     const PAGE: usize = 4096;
 
@@ -154,14 +155,14 @@ mod tests {
     #[test]
     fn a_copy_ends_where_one_side_is_gone_and_says_which() {
         arm();
-        let at = remote_pages(3);
+        let (at, page) = (remote_pages(3), page_size());
         // SAFETY: the test owns the three pages.
-        assert_eq!(unsafe { libc::munmap(at.add(PAGE).cast(), PAGE) }, 0);
+        assert_eq!(unsafe { libc::munmap(at.add(page).cast(), page) }, 0);
         let mut bytes = [7u8; 2 * PAGE];
         let own = bytes.as_mut_ptr();
         for len in LENS.into_iter().filter(|len| *len > 0) {
             // The whole hole, its last byte, and its first byte at the end of the copy.
-            for hole in [PAGE, 2 * PAGE - 1, PAGE + 1 - len.min(PAGE)] {
+            for hole in [page, 2 * page - 1, page + 1 - len.min(page)] {
                 let hole = at.wrapping_add(hole);
                 // SAFETY: a range that is partly unmapped, and a local buffer.
                 unsafe {
@@ -171,7 +172,7 @@ mod tests {
                 }
             }
         }
-        let (there, hole) = (at.cast::<u64>(), at.wrapping_add(PAGE).cast::<u64>());
+        let (there, hole) = (at.cast::<u64>(), at.wrapping_add(page).cast::<u64>());
         // SAFETY: words of the first page and of the unmapped page.
         unsafe {
             assert!(!store(hole, 1) && store(there, 5));
