@@ -1,10 +1,7 @@
 //! Checks of the sources: formatting, lints, documentation.
 
-use crate::{Bench, Checks, Load, Tally, Tier};
-use ferroverbs_c_tests::release::FETCH;
-use std::path::Path;
+use crate::{Bench, Checks, Load, Tally};
 use std::time::Duration;
-use xtask::packages::find_program;
 use xtask::process::{Finished, Job};
 
 /// A cold build on a slow machine fits.
@@ -30,11 +27,6 @@ pub(super) fn fmt(checks: &mut Checks) {
 
 pub(super) fn clippy(checks: &mut Checks) {
     checks.many("cargo clippy", linted).limit(LIMIT);
-}
-
-/// Another processor, where `c_char` is unsigned and system calls have other numbers.
-pub(super) fn aarch64(checks: &mut Checks) {
-    checks.tier(Tier::Full).many("cargo check", checked_for_aarch64).limit(LIMIT);
 }
 
 pub(super) fn doc(checks: &mut Checks) {
@@ -73,47 +65,7 @@ fn documented(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-const AARCH64: &str = "aarch64-unknown-linux-gnu";
-
-fn checked_for_aarch64(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    let name = "cargo check of all crates for aarch64";
-    if let Err(why) = cross_tools(bench) {
-        tally.skip(name, &why);
-        return Ok(());
-    }
-    let done = cargo(bench)
-        .args(["check", "--quiet", "--workspace", "--all-targets", "--target", AARCH64])
-        .env("RUSTFLAGS", "-D warnings")
-        .run(&bench.scratch, LIMIT)?;
-    tally.record(name, verdict(&done));
-    Ok(())
-}
-
-/// Looks for the C compiler and the standard library for aarch64, which rustup fetches.
-///
-/// # Errors
-/// What is missing.
-fn cross_tools(bench: &Bench) -> Result<(), String> {
-    let compiler = "aarch64-linux-gnu-gcc";
-    if find_program(compiler).is_none() {
-        return Err(format!("{compiler} is missing"));
-    }
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let sysroot = Job::new(rustc).args(["--print", "sysroot"]).run(&bench.scratch, LIMIT)?;
-    let library = Path::new(sysroot.stdout.trim()).join("lib/rustlib").join(AARCH64).join("lib");
-    if library.is_dir() {
-        return Ok(());
-    }
-    if std::env::var_os(FETCH).is_some_and(|value| value == "0") {
-        return Err(format!("{FETCH} is 0, so the target {AARCH64} is not fetched"));
-    }
-    if find_program("rustup").is_none() {
-        return Err(format!("the toolchain has no target {AARCH64}, and there is no rustup"));
-    }
-    let added = Job::new("rustup").args(["target", "add", AARCH64]).run(&bench.scratch, LIMIT)?;
-    added.ok().then_some(()).ok_or_else(|| added.report("rustup target add"))
-}
-
-fn verdict(done: &Finished) -> Result<(), String> {
+/// A cargo command must end well.
+pub(super) fn verdict(done: &Finished) -> Result<(), String> {
     if done.ok() { Ok(()) } else { Err(done.report("cargo")) }
 }

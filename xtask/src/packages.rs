@@ -41,8 +41,8 @@ pub const TEST: &[Package] = &[
     "ibverbs-providers",
 ];
 
-/// A C compiler for aarch64, which build scripts run.
-pub const AARCH64: &[Package] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"];
+/// A C compiler for aarch64, which build scripts run, and an emulator.
+pub const AARCH64: &[Package] = &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
 
 /// Packages that unpack foreign sources and packages.
 pub const UNPACK: &[Package] = &["xz-utils", "bzip2", "tar", "dpkg"];
