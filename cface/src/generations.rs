@@ -82,8 +82,8 @@ const fn generation(
     Generation { variant, pabi, since, context_offset, qp_mask_offset }
 }
 
-/// The newest offset of `verbs_qp.comp_mask`. The offset depends on the size of `pthread_mutex_t` in
-/// [`abi::ibv_qp`]: 360 bytes on x86-64, 368 on aarch64. [`abi::ibv_qp_ex`] was 16 bytes shorter
+/// The newest offset of `verbs_qp.comp_mask`. The offset depends on the size of `pthread_mutex_t`
+/// in [`abi::ibv_qp`]: 360 bytes on x86-64, 368 on aarch64. [`abi::ibv_qp_ex`] was 16 bytes shorter
 /// before rdma-core 44, and 8 bytes shorter in 44.
 const QP_MASK: usize = core::mem::offset_of!(abi::verbs_qp, comp_mask);
 

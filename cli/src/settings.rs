@@ -37,7 +37,7 @@ pub(crate) fn check_environment(command: &Command) -> crate::Result<()> {
         }
     };
     let library = installation::library_folder()?.join(installation::LIBRARY);
-    check_values(&value_of, |layer| layers::find(layer, Some(&library)).map(|_| ()))?;
+    check_values(value_of, |layer| layers::find(layer, Some(&library)).map(|_| ()))?;
     let text = |name: &str| value_of(name).and_then(|value| value.into_string().ok());
     let emulated = text(EMULATE).and_then(|text| EmulatedDevice::parse(text.trim()));
     let Some(device) = emulated else { return Ok(()) };

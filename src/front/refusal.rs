@@ -61,8 +61,8 @@ impl Refusal {
         Self::new(error, c"device", c"cannot be opened by its provider", remedy)
     }
 
-    /// An errno of `madvise(2)` for the memory at `address`: fork support excludes registered memory
-    /// from child processes before the provider sees the registration.
+    /// An errno of `madvise(2)` for the memory at `address`: fork support excludes registered
+    /// memory from child processes before the provider sees the registration.
     pub(crate) fn of_fork_support(error: Errno, address: *const c_void) -> Self {
         let remedy = c"map the whole range before the registration, and raise vm.max_map_count if the process has many mappings";
         let problem = c"begins a range that madvise(2) cannot exclude from child processes, as ibv_fork_init asks";
