@@ -17,8 +17,11 @@ use abi::{
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
     QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
     ibv_cq_init_attr_ex, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, verbs_mr,
+    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, rdma_cm_event,
+    rdma_cm_id, rdma_event_channel, verbs_mr,
 };
+
+use crate::requests::Requests;
 
 /// A pointer that a program passed: NULL, or valid until the call returns.
 #[derive(Debug)]
@@ -54,7 +57,7 @@ structures! {
     ibv_modify_cq_attr ibv_mr_init_attr ibv_parent_domain_init_attr ibv_qp_attach_comp_cntr_attr
     ibv_qp_init_attr ibv_qp_open_attr ibv_qp_rate_limit_attr ibv_query_device_ex_input
     ibv_rwq_ind_table_init_attr ibv_srq_attr ibv_srq_init_attr ibv_td_init_attr ibv_values_ex
-    ibv_wq_attr ibv_wq_init_attr ibv_xrcd_init_attr
+    ibv_wq_attr ibv_wq_init_attr ibv_xrcd_init_attr rdma_conn_param
 }
 
 impl<'a, T> Arg<'a, T> {
@@ -400,12 +403,9 @@ impl Arg<'_, ibv_ops_wr> {
     /// `None` for NULL.
     #[must_use]
     pub fn named_by(self, bad: Arg<'_, *mut ibv_ops_wr>) -> Option<TagListOperation> {
-        // SAFETY: NULL, or set by the call that failed.
-        let bad = unsafe { bad.at.as_ref() }.map_or(core::ptr::null_mut(), |bad| *bad);
         // SAFETY: the operations of the program's list are live during the call.
-        let named = unsafe { named(self.at, bad, 1 << 16, |op| (*op).next) };
-        // SAFETY: NULL, or an operation of the list.
-        unsafe { named.as_ref() }.map(|op| TagListOperation {
+        let named = unsafe { Requests::new(self.at) }.named(bad, 1 << 16);
+        named.map(|op| TagListOperation {
             opcode: op.opcode,
             flags: op.flags.cast_unsigned(),
             // SAFETY: both members of the structure are plain numbers.
@@ -414,27 +414,6 @@ impl Arg<'_, ibv_ops_wr> {
             has_list: !op.tm.add.sg_list.is_null(),
         })
     }
-}
-
-/// The request that a refused call names: `bad` if `bad` is among the first `count` requests, else
-/// the first request. A plugin may leave `bad` unset, as soft does in a child of fork(2).
-///
-/// # Safety
-/// `first` is NULL or a live list of at least `count` requests.
-pub(crate) unsafe fn named<T>(
-    first: *mut T,
-    bad: *mut T,
-    count: usize,
-    next: impl Fn(*mut T) -> *mut T,
-) -> *mut T {
-    let mut at = first;
-    for _ in 0..count {
-        if at.is_null() || at == bad {
-            break;
-        }
-        at = next(at);
-    }
-    if !bad.is_null() && at == bad { bad } else { first }
 }
 
 impl Arg<'_, ibv_gid> {
@@ -451,6 +430,84 @@ impl Arg<'_, ibv_context> {
     pub fn vectors_and_events(self) -> (c_int, c_int) {
         // SAFETY: the context is open.
         unsafe { self.member(|context| ((*context).num_comp_vectors, (*context).async_fd)) }
+    }
+}
+
+impl<T> Arg<'_, *mut T> {
+    /// The address that a successful call stored; 0 for NULL.
+    #[must_use]
+    pub fn stored(self) -> usize {
+        // SAFETY: NULL, or where the call stored a pointer.
+        unsafe { self.at.as_ref() }.map_or(0, |stored| *stored as usize)
+    }
+}
+
+/// An id of librdmacm.
+#[derive(Clone, Copy, Debug)]
+pub struct CmIdParts {
+    /// Address of its `ibv_context`; 0 for none.
+    pub context: usize,
+    /// `rdma_port_space`.
+    pub port_space: u32,
+    /// Address of its `ibv_qp`; 0 for none.
+    pub qp: usize,
+    /// The port to which the id is bound, as in `rdma_get_src_port(3)`.
+    pub port: u16,
+}
+
+impl Arg<'_, rdma_cm_id> {
+    /// The parts of the id; `None` for NULL.
+    #[must_use]
+    pub fn parts(self) -> Option<CmIdParts> {
+        // SAFETY: NULL or live.
+        let id = unsafe { self.at.as_ref() }?;
+        let source: *const [u8; 4] = (&raw const id.route.addr.src_storage).cast();
+        // SAFETY: a socket address begins with its family, and both families have the port next.
+        let [_, _, high, low] = unsafe { source.read() };
+        Some(CmIdParts {
+            context: id.verbs as usize,
+            port_space: id.ps,
+            qp: id.qp as usize,
+            port: u16::from_be_bytes([high, low]),
+        })
+    }
+}
+
+/// An event of librdmacm.
+#[derive(Clone, Copy, Debug)]
+pub struct CmEventParts {
+    /// Address of the `rdma_cm_event`.
+    pub at: usize,
+    /// Address of its id.
+    pub id: usize,
+    /// Address of the listening id of a connection request; otherwise 0.
+    pub listener: usize,
+    /// `rdma_cm_event_type`.
+    pub event: u32,
+}
+
+impl Arg<'_, *mut rdma_cm_event> {
+    /// The event that a successful call stored.
+    #[must_use]
+    pub fn event(self) -> Option<CmEventParts> {
+        // SAFETY: NULL, or where the call stored the event.
+        let at = *unsafe { self.at.as_ref() }?;
+        // SAFETY: NULL, or an event that the program has not acknowledged.
+        unsafe { at.as_ref() }.map(|event| CmEventParts {
+            at: at as usize,
+            id: event.id as usize,
+            listener: event.listen_id as usize,
+            event: event.event,
+        })
+    }
+}
+
+impl Arg<'_, rdma_event_channel> {
+    /// The descriptor of the channel; `None` for NULL.
+    #[must_use]
+    pub fn descriptor(self) -> Option<c_int> {
+        // SAFETY: NULL or live.
+        unsafe { self.at.as_ref() }.map(|channel| channel.fd)
     }
 }
 
@@ -523,6 +580,10 @@ impl<F> Next<F> {
 }
 
 impl<R: Copy> Returned<R> {
+    pub(crate) const fn new(result: R) -> Self {
+        Self(result)
+    }
+
     /// The result.
     #[inline(always)]
     pub const fn get(&self) -> R {
@@ -549,20 +610,6 @@ impl<T> Returned<*mut T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    struct Item(*mut Item);
-
-    #[test]
-    fn a_request_that_is_not_in_the_list_is_not_looked_at() {
-        let mut second = Item(core::ptr::null_mut());
-        let mut first = Item(&raw mut second);
-        let (first, second) = (&raw mut first, &raw mut second);
-        // SAFETY: both items are live, and only their links are read.
-        let find = |bad, count| unsafe { named(first, bad, count, |item| (*item).0) };
-        assert_eq!(find(second, 2), second);
-        assert_eq!(find(core::ptr::without_provenance_mut(16), 2), first);
-        assert_eq!(find(core::ptr::null_mut(), 2), first);
-    }
 
     #[test]
     fn members_that_the_mask_does_not_name_are_not_read() {

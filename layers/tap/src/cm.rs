@@ -1,5 +1,8 @@
-//! Calls of librdmacm: the tap passes each call on and reports it to the watcher. No call is on
-//! the data path.
+//! Calls of librdmacm. The tap gives each call to the watcher, which calls librdmacm's function. No
+//! call is on the data path.
+//!
+//! Map of this file: `attach_cm`; readers of structures; the words of a call, before and after; the
+//! macro of the calls with `ConnectionCalls`; `report`; tests.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -12,6 +15,7 @@ use abi::{
     rdma_cm_join_mc_attr_ex, rdma_conn_param, rdma_event_channel, rdma_port_space,
 };
 
+use crate::argument::{Argument, Next, Returned};
 use crate::control::{errno, named, report_call};
 use crate::{Call, Watcher, beneath, now};
 use layer_records::file::pack_text;
@@ -23,7 +27,7 @@ static NEXT: AtomicPtr<ferroverbs_cm_calls> = AtomicPtr::new(core::ptr::null_mut
 ///
 /// # Safety
 /// As for `ferroverbs_cm_layer.attach`.
-pub unsafe fn attach_cm<W: Watcher>(
+pub unsafe fn attach_cm<W: Watcher + ConnectionCalls>(
     next: *const ferroverbs_cm_calls,
     mine: *mut ferroverbs_cm_calls,
 ) {
@@ -310,18 +314,40 @@ macro_rules! after {
 
 macro_rules! calls {
     ($($abi:literal $name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
+        /// The calls of librdmacm. Each function is called instead of librdmacm's, and calls it by
+        /// [`Next::call`].
+        #[allow(unused_variables, reason = "a call that is only passed on uses no argument")]
+        pub trait ConnectionCalls: 'static {
+            $(
+                #[doc = concat!("`rdma_", stringify!($name), "`.")]
+                #[inline]
+                fn $name<F: FnOnce() -> $ret>($($arg: <$ty as Argument>::Safe<'_>,)* next: Next<F>) -> Returned<$ret> {
+                    next.call()
+                }
+            )+
+        }
+
         /// A call's index in the table.
         #[allow(non_camel_case_types, reason = "the names of the functions")]
         enum CmCall { $($name),+ }
 
         $(
-            unsafe extern $abi fn $name<W: Watcher>($($arg: $ty),*) -> $ret {
+            // A thread may be cancelled in a call, so the function holds nothing to drop.
+            unsafe extern $abi fn $name<W: Watcher + ConnectionCalls>($($arg: $ty),*) -> $ret {
+                // SAFETY: the table lives as long as the process. The arguments are the caller's.
+                let next = Next::new(|| unsafe { beneath!(NEXT.load(Ordering::Acquire), $name)($($arg),*) });
+                #[allow(unused_unsafe, reason = "not all of them have arguments")]
+                if !W::RECORDS {
+                    // SAFETY: the caller's arguments are valid until this call returns.
+                    return unsafe { <W as ConnectionCalls>::$name($($arg.safe(),)* next) }.get();
+                }
                 // SAFETY: the caller passes the arguments that the call needs.
                 #[allow(unused_unsafe, unused_variables, reason = "not all of them read something")]
                 let before = unsafe { before!($name $(, $arg)*) };
                 let start = now();
-                // SAFETY: the table lives as long as the process. The arguments are the caller's.
-                let result = unsafe { beneath!(NEXT.load(Ordering::Acquire), $name)($($arg),*) };
+                // SAFETY: the caller's arguments are valid until this call returns.
+                #[allow(unused_unsafe, reason = "not all of them have arguments")]
+                let result = unsafe { <W as ConnectionCalls>::$name($($arg.safe(),)* next) }.get();
                 // SAFETY: a returned pointer is valid. The arguments are unchanged, except objects
                 // that the call ended, which `after!` does not read.
                 #[allow(unused_unsafe, reason = "not all of them read something")]
@@ -331,7 +357,7 @@ macro_rules! calls {
             }
         )+
 
-        fn fill<W: Watcher>(mine: &mut ferroverbs_cm_calls) {
+        fn fill<W: Watcher + ConnectionCalls>(mine: &mut ferroverbs_cm_calls) {
             $(mine.$name = Some($name::<W>);)+
         }
     };

@@ -460,6 +460,10 @@ unsafe extern "C" fn create_cq_ex<W: Watcher>(
     // SAFETY: the caller's arguments are valid until this call returns.
     let cq = unsafe { W::create_cq_ex(ctx, at.safe(), attr.safe(), next) }.get();
     if !W::RECORDS {
+        if !cq.is_null() {
+            // SAFETY: the provider just created the CQ, and no other thread has its address.
+            unsafe { crate::cq_ex::replace::<W>(cq) };
+        }
         return cq;
     }
     // SAFETY: the front-end has read these members before.

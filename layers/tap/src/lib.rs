@@ -7,11 +7,15 @@
 //! them.
 //!
 //! - [`argument`]: arguments and results of calls
+//! - [`requests`]: requests of a program's lists
 //! - [`table`]: records of objects, by address
 //! - [`spin`]: a lock of a few instructions
 //! - [`life`]: fork and exit of the process
 //! - [`file`](mod@file): files that survive the process
 //! - [`settings`]: the variable of a layer
+//!
+//! A watcher either records calls (`trace`, `capture`, `stats`) or judges them (`validate`):
+//! [`Watcher::RECORDS`].
 //!
 //! Map of this file: macros; `Watcher`, which a layer implements; `Times`, `Queue`, `Post` and
 //! `Completion`, which the watcher gets; records of contexts, QPs and CQs; `attach`; fork(2);
@@ -29,42 +33,10 @@ pub mod file;
 pub mod life;
 pub mod plugin;
 mod qp;
+pub mod requests;
 pub mod settings;
 pub mod spin;
 pub mod table;
-
-/// Used by [`each_builder_pointer`].
-#[doc(hidden)]
-pub use abi;
-
-/// Expands `$act` for each pointer of an `ibv_qp_ex` that every extended QP has, and for each
-/// pointer that the program asked for. An older provider's object may end before the remaining
-/// pointers.
-#[macro_export]
-macro_rules! each_builder_pointer {
-    ($ops:expr, $act:ident) => {
-        $act!(wr_start wr_complete wr_abort wr_set_sge wr_set_sge_list wr_set_inline_data wr_set_inline_data_list wr_set_ud_addr wr_set_xrc_srqn);
-        $crate::each_builder_pointer!($ops, $act:
-            IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp,
-            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
-            IBV_QP_EX_WITH_BIND_MW wr_bind_mw,
-            IBV_QP_EX_WITH_LOCAL_INV wr_local_inv,
-            IBV_QP_EX_WITH_RDMA_READ wr_rdma_read,
-            IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write,
-            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm,
-            IBV_QP_EX_WITH_SEND wr_send,
-            IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm,
-            IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv,
-            IBV_QP_EX_WITH_TSO wr_send_tso,
-            IBV_QP_EX_WITH_ATOMIC_WRITE wr_atomic_write,
-            IBV_QP_EX_WITH_FLUSH wr_flush);
-    };
-    ($ops:expr, $act:ident: $($bit:ident $field:ident),+) => {$(
-        if $ops & u64::from($crate::abi::$bit) != 0 {
-            $act!($field);
-        }
-    )+};
-}
 
 /// Passes on all calls of a watcher that only records them.
 #[macro_export]
@@ -75,6 +47,15 @@ macro_rules! pass_calls_on {
         impl $crate::CompletionCalls for $watcher {}
         impl $crate::QueuePairCalls for $watcher {}
         impl $crate::OtherCalls for $watcher {}
+        impl $crate::DataCalls for $watcher {}
+        impl $crate::BuilderCalls for $watcher {}
+        impl $crate::IteratorCalls for $watcher {
+            type Cq = ();
+
+            fn iterator(_cq: usize) -> Option<(&'static (), &'static $crate::IteratorPointers)> {
+                None
+            }
+        }
     };
 }
 
@@ -97,18 +78,24 @@ macro_rules! beneath {
     }};
 }
 
+// After the macro `beneath`, which it uses.
+mod judged;
+
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::Arc;
 
 use abi::{
     IBV_WR_RDMA_WRITE_WITH_IMM, IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV,
-    ibv_context, ibv_cq_ex, ibv_data_buf, ibv_sge, verbs_context_ops,
+    ibv_context, ibv_data_buf, ibv_sge, verbs_context_ops,
 };
 pub use argument::{Arg, Next, Returned};
+pub use builder::{BegunRequest, BuilderCalls, BuilderFunction, BuilderPointers, RequestPart};
 pub use clock::now;
-pub use cm::attach_cm;
+pub use cm::{ConnectionCalls, attach_cm};
 pub use control::{CompletionCalls, MemoryCalls, ObjectCalls, OtherCalls, QueuePairCalls};
+pub use cq_ex::{CompletionReader, IteratorCalls, IteratorPointers, NextCompletion};
+pub use judged::{DataCalls, NextPoll, NextPost, Operations};
 pub use layer_records::calls::Call;
 pub use layer_records::names;
 
@@ -121,7 +108,15 @@ use table::Table;
 /// instead of the provider, and calls the provider by [`Next::call`]. A watcher that records calls
 /// gets their words by [`called`](Self::called).
 pub trait Watcher:
-    ObjectCalls + MemoryCalls + CompletionCalls + QueuePairCalls + OtherCalls + 'static
+    ObjectCalls
+    + MemoryCalls
+    + CompletionCalls
+    + QueuePairCalls
+    + OtherCalls
+    + DataCalls
+    + BuilderCalls
+    + IteratorCalls
+    + 'static
 {
     /// Whether the watcher records calls: the tap reads the words of each call and the clock, and
     /// keeps records of QPs and CQs.
@@ -398,21 +393,11 @@ pub struct Qp {
     pub(crate) builder: Option<Box<builder::Builder>>,
 }
 
-/// An extended CQ with the provider's own pointers.
-pub(crate) struct CqEx {
-    pub(crate) old: ibv_cq_ex,
-}
-
-// SAFETY: only the function pointers of the copied `ibv_cq_ex` are read.
-unsafe impl Send for CqEx {}
-// SAFETY: the copy is never written after its creation.
-unsafe impl Sync for CqEx {}
-
 pub(crate) static CONTEXTS: Table<Device> = Table::new();
 pub(crate) static QPS: Table<Qp> = Table::new();
 /// The same QPs by context and number.
 pub(crate) static NUMBERS: Table<Qp> = Table::new();
-pub(crate) static CQS: Table<CqEx> = Table::new();
+pub(crate) static CQS: Table<IteratorPointers> = Table::new();
 
 /// The key of a QP in [`NUMBERS`].
 pub(crate) fn key(ctx: usize, number: u32) -> usize {
@@ -464,7 +449,11 @@ pub unsafe fn attach<W: Watcher>(
     let mine = unsafe { &mut *mine };
     control::fill::<W>(mine);
     qp::fill::<W>(mine);
-    data::fill::<W>(mine);
+    if W::RECORDS {
+        data::fill::<W>(mine);
+    } else {
+        judged::fill::<W>(mine);
+    }
     if W::RECORDS {
         let now = now();
         W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);

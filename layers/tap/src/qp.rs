@@ -9,13 +9,12 @@ use abi::{
     IBV_QP_CREATE_SOURCE_QPN, IBV_QP_DEST_QPN, IBV_QP_INIT_ATTR_CREATE_FLAGS,
     IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
     IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
-    IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, Zeroed, ibv_context, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
-    verbs_context_ops,
+    IBV_QP_RATE_LIMIT, IBV_QP_STATE, IBV_QPS_RESET, ibv_context, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, verbs_context_ops,
 };
 
 use crate::argument::{Argument, Next};
-use crate::builder::Builder;
+use crate::builder::{self, Builder};
 use crate::control::{context, gid_words, named, report_call, shared, start_time};
 use crate::{Call, Device, NUMBERS, QPS, Qp, Watcher, beneath, key, now};
 
@@ -35,14 +34,14 @@ unsafe fn remember<W: Watcher>(ctx: Arc<Device>, qp: *mut ibv_qp, sig_all: bool,
         mark: AtomicU64::new(0),
         sent: AtomicU64::new(0),
         received: AtomicU64::new(0),
-        builder: ops.map(|ops| Box::new(Builder::new(ops))),
+        builder: ops.map(|_| Box::new(Builder::new())),
     });
     QPS.insert(at, known.clone());
     NUMBERS.insert(key(known.ctx.at, number), known.clone());
-    if let Some(builder) = &known.builder {
+    if let Some(ops) = ops {
         // SAFETY: the QP was just created with these operations, and no other thread has its
         // address.
-        unsafe { builder.replace::<W>(qp.cast(), &ibv_qp_ex::zeroed()) };
+        unsafe { builder::replace::<W>(qp.cast(), ops) };
     }
     W::qp_created(&known);
 }
@@ -114,6 +113,16 @@ unsafe extern "C" fn create_qp_ex<W: Watcher>(
     // SAFETY: the caller's arguments are valid until this call returns.
     let qp = unsafe { W::create_qp_ex(device, at.safe(), attr.safe(), next) }.get();
     if !W::RECORDS {
+        // SAFETY: the caller's attributes, filled in by the provider.
+        let granted = unsafe { Argument::safe(attr) }.read_named();
+        let has_ops = |given: &ibv_qp_init_attr_ex| {
+            given.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && !qp.is_null()
+        };
+        if let Some(given) = granted.filter(has_ops) {
+            // SAFETY: the QP was just created with these operations, and no other thread has its
+            // address.
+            unsafe { builder::replace::<W>(qp.cast(), given.send_ops_flags) };
+        }
         return qp;
     }
     // SAFETY: `qp` is NULL or was just created.
@@ -187,8 +196,15 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
     // SAFETY: the caller's arguments, passed on.
     let next = Next::new(|| unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) });
     if !W::RECORDS {
+        // SAFETY: the caller's QP is live.
+        let before = unsafe { builder::look::<W>(qp.cast()) };
         // SAFETY: the caller's arguments are valid until this call returns.
-        return unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
+        let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
+        if let (0, Some(before)) = (result, &before) {
+            // SAFETY: the caller's QP is live, and has pointers.
+            unsafe { builder::replace_again::<W>(qp.cast(), before) };
+        }
+        return result;
     }
     // SAFETY: the caller passes a complete structure, whichever members the mask names.
     let given = unsafe { &*attr };
@@ -204,9 +220,8 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
             known.peer.store(given.dest_qp_num, Ordering::Relaxed);
         }
     }
-    let builder = known.as_ref().and_then(|known| known.builder.as_deref());
-    // SAFETY: the QP is live, and was created with the builder's operations.
-    let before = builder.map(|builder| unsafe { builder.look(qp.cast()) });
+    // SAFETY: the caller's QP is live.
+    let before = unsafe { builder::look::<W>(qp.cast()) };
     let start = now();
     // SAFETY: the caller's arguments are valid until this call returns.
     let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
@@ -215,10 +230,9 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
             known.state.store(given.qp_state, Ordering::Relaxed);
             W::qp_modified(known);
         }
-        if let (Some(builder), Some(before)) = (builder, &before) {
-            // SAFETY: only extended QPs have a builder, and this QP is live. The provider may have
-            // changed a pointer.
-            unsafe { builder.replace::<W>(qp.cast(), before) };
+        if let Some(before) = &before {
+            // SAFETY: the QP is live, and has pointers, which the provider may have changed.
+            unsafe { builder::replace_again::<W>(qp.cast(), before) };
         }
     }
     report_call::<W>(Call::modify_qp, start, result, &args);

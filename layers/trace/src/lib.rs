@@ -83,6 +83,7 @@ static POSTS_ARE_TIMED: AtomicBool = AtomicBool::new(false);
 struct Trace;
 
 layer_tap::pass_calls_on!(Trace);
+impl layer_tap::ConnectionCalls for Trace {}
 
 impl Watcher for Trace {
     #[inline(always)]

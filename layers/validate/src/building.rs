@@ -4,10 +4,10 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 
 use abi::ibv_sge;
+use layer_tap::BuilderPointers;
 use layer_tap::spin::{Spin, SpinGuard};
 
 use crate::checks::request::SendRequest;
-use crate::provider::BuilderPointers;
 use crate::stack::Site;
 
 /// Elements of a request that are checked.
@@ -31,6 +31,7 @@ pub(crate) struct OpenRequest {
 
 impl OpenRequest {
     /// A request without memory; `wr_id` and `flags` are those of the QP.
+    #[inline(always)]
     pub(crate) const fn new(
         (wr_id, flags): (u64, u32),
         opcode: u32,
@@ -42,6 +43,7 @@ impl OpenRequest {
     }
 
     /// Sets `count` elements, of which `first` are the first ones.
+    #[inline(always)]
     pub(crate) fn set_elements(&mut self, count: usize, first: &[ibv_sge]) {
         self.count = count;
         for (place, sge) in self.sges.iter_mut().zip(first) {
@@ -50,6 +52,7 @@ impl OpenRequest {
     }
 
     /// The request in the form for checks.
+    #[inline(always)]
     pub(crate) fn request(&self) -> SendRequest<'_> {
         SendRequest {
             wr_id: self.wr_id,
@@ -69,9 +72,7 @@ impl OpenRequest {
 /// The state of a builder that its lock guards.
 pub(crate) struct Building {
     /// The provider's pointers.
-    pub(crate) old: BuilderPointers,
-    /// The operations with which the QP was created (`IBV_QP_EX_WITH_*`).
-    pub(crate) ops: u64,
+    pub(crate) pointers: BuilderPointers,
     pub(crate) open: Option<OpenRequest>,
     /// wr_ids of the requests since `ibv_wr_start` that are recorded as in flight.
     pub(crate) ids: Vec<u64>,
@@ -89,11 +90,12 @@ pub(crate) struct Builder {
 impl Builder {
     pub(crate) fn new() -> Self {
         let building =
-            Building { old: BuilderPointers::none(), ops: 0, open: None, ids: Vec::new(), site: 0 };
+            Building { pointers: BuilderPointers::none(), open: None, ids: Vec::new(), site: 0 };
         Self { building: Spin::new(building), owner: AtomicU32::new(0) }
     }
 
     /// The requests, under the builder's lock.
+    #[inline(always)]
     pub(crate) fn lock(&self) -> SpinGuard<'_, Building> {
         self.building.lock()
     }
@@ -104,11 +106,13 @@ impl Builder {
     }
 
     /// The thread that builds; 0 for none.
+    #[inline(always)]
     pub(crate) fn owner(&self) -> u32 {
         self.owner.load(Ordering::Relaxed)
     }
 
     /// Sets the thread that builds; 0 for none.
+    #[inline(always)]
     pub(crate) fn set_owner(&self, thread: u32) {
         self.owner.store(thread, Ordering::Relaxed);
     }

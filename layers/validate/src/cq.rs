@@ -8,11 +8,13 @@ use std::sync::Arc;
 use abi::{
     IBV_CREATE_CQ_ATTR_SINGLE_THREADED, IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL,
     IBV_EVENT_QP_LAST_WQE_REACHED, IBV_EVENT_SRQ_ERR, IBV_EVENT_SRQ_LIMIT_REACHED, ibv_async_event,
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_wc,
+    ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
 };
 use layer_tap::argument::ChannelParts;
 use layer_tap::spin::Spin;
-use layer_tap::{Arg, CompletionCalls, Device, Next, Returned, beneath};
+use layer_tap::{
+    Arg, CompletionCalls, Device, IteratorPointers, Next, NextPoll, Operations, Returned,
+};
 
 use crate::acknowledgements;
 use crate::advice;
@@ -23,7 +25,6 @@ use crate::checks::completion::{Completion, is_without_rest};
 use crate::checks::events::{self, Unacknowledged};
 use crate::checks::queues::{self, WantedCq, WantedCqEx};
 use crate::completions::completed;
-use crate::cq_ex;
 use crate::iterator::Extended;
 use crate::poison;
 use crate::refusal::{Subject, WatchedCall};
@@ -128,8 +129,7 @@ impl CompletionCalls for Validate {
             let domain = PDS.get(given.parent_domain as usize);
             let single = given.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
                 || domain.is_some_and(|pd| pd.single);
-            // SAFETY: the provider has just created the CQ, and no other thread has its address.
-            let extended = unsafe { cq_ex::replace(cq.as_ptr()) };
+            let extended = Extended::new(IteratorPointers::of(cq));
             remember(device, cq.plain(), attr.channel(), single, Some(extended));
         } else if let Some(ctx) = context(device.at) {
             let asked = wanted_cq(device, &given, attr.channel());
@@ -278,21 +278,18 @@ impl CompletionCalls for Validate {
     }
 }
 
-pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut ibv_wc) -> c_int {
-    let Some(known) = CQS.get(cq as usize) else {
-        // SAFETY: the caller's CQ is live.
-        let Some(ctx) = context(unsafe { (*cq).context } as usize) else { return -1 };
-        // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next(), poll_cq)(cq, room, wc) };
-    };
-    let _user = known.single.then(|| enter(&known.user, "ibv_poll_cq", || known.name()));
-    // SAFETY: the caller's arguments, passed on.
-    let found = unsafe { beneath!(known.ctx.next(), poll_cq)(cq, room, wc) };
+/// `ibv_poll_cq`.
+#[inline(always)]
+pub(crate) fn poll_cq<F: FnOnce(Option<Operations>) -> c_int>(
+    cq: Arg<'_, ibv_cq>,
+    next: NextPoll<'_, F>,
+) -> Returned<c_int> {
+    const CALL: &str = "ibv_poll_cq";
+    let Some(known) = CQS.get(cq.at()) else { return next.call(None).0 };
+    let _user = known.single.then(|| enter(&known.user, CALL, || known.name()));
+    let (found, all) = next.call(Some(known.ctx.provider.operations()));
     advice::polled(known);
-    if found > 0 {
-        // SAFETY: the provider filled `found` entries, which belong to this thread until the call
-        // returns.
-        let all = unsafe { core::slice::from_raw_parts_mut(wc, found.cast_unsigned() as usize) };
+    if !all.is_empty() {
         let qps = known.qps.lock();
         for wc in all.iter() {
             let done = Completion {
@@ -301,7 +298,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, wc: *mut i
                 opcode: wc.opcode,
                 vendor: wc.vendor_err,
             };
-            completed(&qps, known, wc.qp_num, &done, "ibv_poll_cq");
+            completed(&qps, known, wc.qp_num, &done, CALL);
         }
         drop(qps);
         all.iter_mut().filter(|wc| is_without_rest(wc.status)).for_each(poison::overwrite);

@@ -3,10 +3,9 @@
 
 use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use abi::ibv_cq_ex;
+use layer_tap::IteratorPointers;
 
 use crate::checks::protocol::Iteration;
-use crate::provider::IteratorPointers;
 
 /// The provider's own pointers, and the state of the iterator.
 pub(crate) struct Extended {
@@ -19,14 +18,13 @@ pub(crate) struct Extended {
 
 impl Extended {
     /// The iterator of a CQ with these pointers of the provider.
-    pub(crate) const fn new(old: ibv_cq_ex) -> Self {
-        let pointers = IteratorPointers::new(old);
+    pub(crate) const fn new(pointers: IteratorPointers) -> Self {
         Self { pointers, state: AtomicU8::new(Iteration::Closed as u8), owner: AtomicU32::new(0) }
     }
 
     /// The provider's own pointers.
-    pub(crate) const fn old(&self) -> &ibv_cq_ex {
-        self.pointers.get()
+    pub(crate) const fn pointers(&self) -> &IteratorPointers {
+        &self.pointers
     }
 
     pub(crate) fn state(&self) -> Iteration {

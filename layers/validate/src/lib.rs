@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use abi::{
     ferroverbs_cm_calls, ferroverbs_cm_layer, ferroverbs_layer, ferroverbs_refusal, ibv_context,
-    ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, verbs_context_ops,
+    verbs_context_ops,
 };
 use cface::lock::Guard;
 use layer_tap::life;
@@ -105,25 +105,6 @@ unsafe extern "C" fn refused(refusal: *const ferroverbs_refusal) {
     report::report(&call, String::new, Some(finding), None);
 }
 
-// These C functions (src/entry.c) call back with the address of their caller.
-unsafe extern "C" {
-    fn ferroverbs_validate_entry_post_send(
-        qp: *mut ibv_qp,
-        wr: *mut ibv_send_wr,
-        bad: *mut *mut ibv_send_wr,
-    ) -> c_int;
-    fn ferroverbs_validate_entry_post_recv(
-        qp: *mut ibv_qp,
-        wr: *mut ibv_recv_wr,
-        bad: *mut *mut ibv_recv_wr,
-    ) -> c_int;
-    fn ferroverbs_validate_entry_post_srq_recv(
-        srq: *mut ibv_srq,
-        wr: *mut ibv_recv_wr,
-        bad: *mut *mut ibv_recv_wr,
-    ) -> c_int;
-}
-
 unsafe extern "C" fn attach(
     context: *mut ibv_context,
     next: *const verbs_context_ops,
@@ -140,8 +121,6 @@ unsafe extern "C" fn attach(
     CONTEXTS.insert(at, Arc::new(Ctx { at, provider, device, ports, max_message }));
     // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Validate>(context, next, mine) };
-    // SAFETY: `mine` is the chain's table for this layer.
-    fill_data_path(unsafe { &mut *mine });
     0
 }
 
@@ -151,7 +130,7 @@ unsafe extern "C" fn attach_cm(
 ) -> c_int {
     begin();
     // SAFETY: the arguments are librdmacm's, as the interface describes them.
-    unsafe { cm::attach(next, mine) };
+    unsafe { layer_tap::attach_cm::<Validate>(next, mine) };
     0
 }
 
@@ -159,14 +138,6 @@ fn begin() {
     if life::begin(life::ProcessHooks { at_exit, objects, hold, in_child }) {
         let _ = settings::settings();
     }
-}
-
-/// Installs the functions of the data path.
-fn fill_data_path(mine: &mut verbs_context_ops) {
-    mine.poll_cq = Some(cq::poll_cq);
-    mine.post_recv = Some(ferroverbs_validate_entry_post_recv);
-    mine.post_send = Some(ferroverbs_validate_entry_post_send);
-    mine.post_srq_recv = Some(ferroverbs_validate_entry_post_srq_recv);
 }
 
 fn objects(all: &mut life::LockedObjects) {

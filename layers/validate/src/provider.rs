@@ -7,11 +7,10 @@ use std::sync::OnceLock;
 
 use abi::{
     IBV_FORK_DISABLED, QpAttrMask as M, Zeroed, ferroverbs_other_end, ibv_context, ibv_cq,
-    ibv_cq_ex, ibv_device_attr, ibv_device_attr_ex, ibv_fork_status, ibv_gid_entry, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, verbs_context_ops,
+    ibv_device_attr, ibv_device_attr_ex, ibv_fork_status, ibv_gid_entry, ibv_pd, ibv_port_attr,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_context_ops,
 };
-use layer_tap::{Arg, beneath, plugin};
+use layer_tap::{Arg, Operations, beneath, plugin};
 
 use crate::checks::address::GidEntry;
 use crate::native;
@@ -24,6 +23,7 @@ type OtherEnd =
 pub(crate) struct Provider {
     context: usize,
     next: *const verbs_context_ops,
+    operations: Operations,
     waiting: Option<Waiting>,
     other_end: Option<OtherEnd>,
     async_fd: c_int,
@@ -51,6 +51,8 @@ impl Provider {
         Self {
             context: context.expose_provenance(),
             next,
+            // SAFETY: per the caller.
+            operations: unsafe { Operations::new(context, next) },
             waiting: ext.as_ref().and_then(|ext| ext.waiting),
             other_end: ext.as_ref().and_then(|ext| ext.other_end),
             async_fd,
@@ -59,9 +61,10 @@ impl Provider {
         }
     }
 
-    /// The operations beneath the layer.
-    pub(crate) const fn next(&self) -> *const verbs_context_ops {
-        self.next
+    /// The operations beneath the layer, for calls of the data path.
+    #[inline]
+    pub(crate) const fn operations(&self) -> Operations {
+        self.operations
     }
 
     /// The limits of the device and of its ports.
@@ -193,42 +196,4 @@ pub(crate) fn fork_support_is_off() -> Option<bool> {
     // SAFETY: libibverbs exports the function with this prototype.
     let status = unsafe { core::mem::transmute::<*mut c_void, Status>(found)() };
     Some(status == IBV_FORK_DISABLED)
-}
-
-/// The provider's pointers of an extended QP (`wr_*`).
-pub(crate) struct BuilderPointers(ibv_qp_ex);
-
-// SAFETY: only the function pointers of the copied structure are read.
-unsafe impl Send for BuilderPointers {}
-
-impl BuilderPointers {
-    pub(crate) fn none() -> Self {
-        Self(ibv_qp_ex::zeroed())
-    }
-
-    pub(crate) const fn get(&self) -> &ibv_qp_ex {
-        &self.0
-    }
-
-    pub(crate) const fn get_mut(&mut self) -> &mut ibv_qp_ex {
-        &mut self.0
-    }
-}
-
-/// The provider's pointers of an extended CQ. The copy is never written after its creation.
-pub(crate) struct IteratorPointers(ibv_cq_ex);
-
-// SAFETY: only the function pointers of the copied structure are read.
-unsafe impl Send for IteratorPointers {}
-// SAFETY: the copy is never written after its creation.
-unsafe impl Sync for IteratorPointers {}
-
-impl IteratorPointers {
-    pub(crate) const fn new(pointers: ibv_cq_ex) -> Self {
-        Self(pointers)
-    }
-
-    pub(crate) const fn get(&self) -> &ibv_cq_ex {
-        &self.0
-    }
 }

@@ -22,7 +22,6 @@ use crate::watcher::Validate;
 use crate::acknowledgements;
 use crate::advice;
 use crate::arguments::{check as check_argument, live_pd};
-use crate::builder;
 use crate::building::Builder;
 use crate::changes;
 use crate::checks::events::Unacknowledged;
@@ -88,7 +87,7 @@ fn remember(
     qp: Arg<'_, ibv_qp>,
     pd: usize,
     attr: &ibv_qp_init_attr,
-    send_ops: Option<u64>,
+    is_extended: bool,
 ) {
     let (send_cq, recv_cq) = (CQS.share(attr.send_cq as usize), CQS.share(attr.recv_cq as usize));
     let cap = attr.cap;
@@ -121,16 +120,12 @@ fn remember(
         first_message: AtomicU32::new(0),
         groups: AtomicU32::new(0),
         async_got: AtomicU32::new(0),
-        builder: send_ops.map(|_| Box::new(Builder::new())),
+        builder: is_extended.then(|| Box::new(Builder::new())),
         made: stack::here(),
     });
     known.cqs().for_each(|cq| cq.add(&known));
     QPS.insert(at, known.clone());
     advice::created(call, &known, asked);
-    if let (Some(ops), Some(builder)) = (send_ops, &known.builder) {
-        // SAFETY: the QP was created with these operations, so the QP is extended.
-        unsafe { builder::replace(builder, known.extended(), ops) };
-    }
 }
 
 /// The members of the extended attributes that the plain attributes have too.
@@ -234,7 +229,7 @@ impl QueuePairCalls for Validate {
         check_parts(CALL, ctx.at, &given);
         let made = next.call();
         match (made.object(), attr.read()) {
-            (Some(qp), Some(granted)) => remember(CALL, &given, ctx, qp, pd.at(), &granted, None),
+            (Some(qp), Some(granted)) => remember(CALL, &given, ctx, qp, pd.at(), &granted, false),
             _ => explain_refusal(&watch, &ctx, &wanted(&given, pd.at()), |inline| {
                 let mut again = given;
                 again.cap.max_inline_data = inline;
@@ -260,9 +255,8 @@ impl QueuePairCalls for Validate {
         match (made.object(), attr.read_named()) {
             (Some(qp), Some(granted)) => {
                 let has_ops = granted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-                let ops = has_ops.then_some(granted.send_ops_flags);
                 let pd = granted.pd as usize;
-                remember(CALL, &plain(&given), ctx, qp, pd, &plain(&granted), ops);
+                remember(CALL, &plain(&given), ctx, qp, pd, &plain(&granted), has_ops);
             }
             _ => explain_refusal(&watch, &ctx, &wanted_ex(&given), |inline| {
                 let mut cap = given.cap;
@@ -327,16 +321,9 @@ impl QueuePairCalls for Validate {
         let change = QpChange::new(&given, mask);
         let is_watched = known.kind != IBV_QPT_DRIVER;
         let is_explained = is_watched && changes::check(known, &change);
-        let builder = known.builder.as_deref();
-        // SAFETY: the QP is extended and live.
-        let before = builder.map(|builder| unsafe { builder::look(builder, known.extended()) });
         let result = next.call();
         if result.get() == 0 {
             modified(known, &given, mask);
-            if let (Some(builder), Some(before)) = (builder, &before) {
-                // SAFETY: the QP is extended and live.
-                unsafe { builder::replace_again(builder, known.extended(), before) };
-            }
         } else if is_watched && !is_explained {
             // The QP may have gone to ERR by itself.
             let actual = || known.ctx.provider.state_of(known.at);

@@ -9,10 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use abi::{
-    IBV_QPS_ERR, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex,
-    verbs_context_ops,
-};
+use abi::{IBV_QPS_ERR, ibv_device_attr, ibv_port_attr, ibv_qp_attr, ibv_qp_cap};
 use cface::shared::StaticMutex;
 use layer_tap::life::{HasLocks, Lock};
 use layer_tap::spin::Spin;
@@ -45,12 +42,6 @@ pub(crate) struct Ctx {
 }
 
 impl Ctx {
-    /// The operations beneath the layer.
-    #[inline]
-    pub(crate) const fn next(&self) -> *const verbs_context_ops {
-        self.provider.next()
-    }
-
     pub(crate) fn port(&self, number: u8) -> Option<&ibv_port_attr> {
         self.ports.get(usize::from(number).checked_sub(1)?)
     }
@@ -262,10 +253,6 @@ impl Qp {
     /// The CQs of the QP.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<Cq>> {
         [&self.send_cq, &self.recv_cq].into_iter().flatten()
-    }
-
-    pub(crate) fn extended(&self) -> *mut ibv_qp_ex {
-        core::ptr::with_exposed_provenance_mut(self.at)
     }
 
     /// The record of a request that is posted now.

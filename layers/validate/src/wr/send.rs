@@ -1,15 +1,12 @@
 //! WR-03: `ibv_post_send`.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 
-use abi::{
-    IBV_QPT_UD, IBV_WR_ATOMIC_CMP_AND_SWP, IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_BIND_MW,
-    IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_SEND_WITH_INV, ibv_qp, ibv_send_wr,
-};
+use abi::{IBV_QPT_UD, ibv_qp, ibv_send_wr};
+use layer_tap::requests::{CallSite, Requests, SendWr};
+use layer_tap::{Arg, NextPost, Operations, Returned};
 
-use layer_tap::beneath;
-
-use super::list::{LONG, is_ring, named, refused, ring};
+use super::list::{LONG, ring};
 use crate::checks::posting::{self, Posted};
 use crate::checks::request::{SendRequest, opcode_name};
 use crate::checks::{Id, transitions};
@@ -18,44 +15,20 @@ use crate::flights::{
 };
 use crate::refusal::{Subject, WatchedCall};
 use crate::stack;
-use crate::state::{QPS, Qp, context};
+use crate::state::{QPS, Qp};
 use crate::threads;
 
-/// Reads the request as the program wrote the request.
-///
-/// # Safety
-/// `wr` is live, and its list has `num_sge` elements.
-unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> SendRequest<'a> {
-    let count = wr.num_sge;
-    let sges = (!wr.sg_list.is_null() && count >= 0).then(|| {
-        // Elements beyond the QP's limit are not read.
-        let most = (count as usize).min(qp.cap.max_send_sge as usize);
-        // SAFETY: the program's list has `num_sge` elements.
-        unsafe { core::slice::from_raw_parts(wr.sg_list, most) }
-    });
-    // SAFETY: all views are plain integers.
-    let (remote, rkey) = unsafe {
-        match wr.opcode {
-            IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                (wr.wr.atomic.remote_addr, wr.wr.atomic.rkey)
-            }
-            IBV_WR_SEND_WITH_INV => (0, wr.imm.invalidate_rkey),
-            // A SEND has no remote address; the member may hold any value.
-            IBV_WR_SEND | IBV_WR_SEND_WITH_IMM => (0, 0),
-            _ => (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey),
-        }
-    };
-    let (ah, qkey) = match qp.kind {
-        // SAFETY: a request of a UD QP has this member of the union.
-        IBV_QPT_UD => unsafe { (wr.wr.ud.ah as usize, wr.wr.ud.remote_qkey) },
-        _ => (0, 0),
-    };
+/// Reads the request as the program wrote the request. Elements beyond the QP's limit are not read.
+#[inline]
+fn read<'a>(qp: &Qp, wr: SendWr<'a>) -> SendRequest<'a> {
+    let (remote, rkey) = wr.remote();
+    let (ah, qkey) = if qp.kind == IBV_QPT_UD { wr.datagram() } else { (0, 0) };
     SendRequest {
-        wr_id: wr.wr_id,
-        opcode: wr.opcode,
-        flags: wr.send_flags,
-        sges,
-        count: count.into(),
+        wr_id: wr.wr_id(),
+        opcode: wr.opcode(),
+        flags: wr.flags(),
+        sges: wr.elements(qp.cap.max_send_sge),
+        count: wr.count().into(),
         inline: None,
         remote,
         rkey,
@@ -64,75 +37,53 @@ unsafe fn read<'a>(qp: &Qp, wr: &'a ibv_send_wr) -> SendRequest<'a> {
     }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ferroverbs_validate_post_send(
-    qp: *mut ibv_qp,
-    wr: *mut ibv_send_wr,
-    bad: *mut *mut ibv_send_wr,
-    caller: *mut c_void,
-    frame: *mut c_void,
-) -> c_int {
+/// `ibv_post_send`.
+#[inline(always)]
+pub(crate) fn post_send<F: FnOnce(Option<Operations>) -> c_int>(
+    qp: Arg<'_, ibv_qp>,
+    list: Requests<'_, ibv_send_wr>,
+    bad: Arg<'_, *mut ibv_send_wr>,
+    site: CallSite,
+    next: NextPost<F>,
+) -> Returned<c_int> {
     const CALL: &str = "ibv_post_send";
-    let Some(known) = QPS.get(qp as usize) else {
-        // SAFETY: the caller's QP is live.
-        let Some(ctx) = context(unsafe { (*qp).context } as usize) else { return libc::EINVAL };
-        // SAFETY: the caller's arguments, passed on.
-        return unsafe { beneath!(ctx.next(), post_send)(qp, wr, bad) };
-    };
-    let site = stack::site(caller as usize, frame as usize);
+    let Some(known) = QPS.get(qp.at()) else { return next.call(None) };
+    let site = stack::site(site.caller, site.frame);
     let _user = known.single.then(|| threads::enter(&known.user, CALL, || known.name()));
     let watch = WatchedCall::begin(CALL);
     let mut count = 0;
     {
         let mut queue = known.send.lock();
-        let mut at = wr;
-        // SAFETY: the program's list has live requests.
-        while let Some(this) = unsafe { at.as_ref() } {
+        for wr in list.iter() {
             count += 1;
-            // SAFETY: the requests of the program's list are live for the whole call.
-            if count == LONG && unsafe { is_ring(wr, |wr| (*wr).next) } {
+            if count == LONG && list.is_ring() {
                 ring(CALL, Some(known), known.name());
                 break;
             }
-            // SAFETY: the request is live, and its list has `num_sge` elements.
-            let send = unsafe { read(known, this) };
+            let send = read(known, wr);
             if count == 1 {
                 check_send_state(known, CALL, send.wr_id);
                 list_begins(known, CALL, &mut queue, &send);
             }
-            if this.opcode == IBV_WR_BIND_MW {
-                // SAFETY: a bind has this member, whose region is NULL or live.
-                let (info, lkey) = unsafe {
-                    let info = &this.tail.bind_mw.bind_info;
-                    (info, info.mr.as_ref().map(|mr| mr.lkey))
-                };
-                check_window(known, CALL, send.wr_id, info, lkey);
+            if let Some((info, lkey)) = wr.bind() {
+                check_window(known, CALL, send.wr_id, &info, lkey);
             }
             check_send(known, CALL, &mut queue, &send);
             push(known, CALL, &mut queue, &send, site);
-            at = this.next;
         }
     }
-    // SAFETY: the caller's arguments, passed on.
-    let result = unsafe { beneath!(known.ctx.next(), post_send)(qp, wr, bad) };
-    if result != 0 {
-        // SAFETY: a failed call has set `*bad`; the list is unchanged.
-        let ids = unsafe { refused(wr, *bad, count, |wr| (*wr).next, |wr| (*wr).wr_id) };
-        not_posted(known, CALL, result, &ids);
-        // SAFETY: `wr` is NULL or the first request of the caller's list.
-        if let Some(first) = unsafe { wr.as_ref() } {
-            // SAFETY: the request is live, and its list has `num_sge` elements.
-            let first = unsafe { read(known, first) };
-            list_was_refused(&mut known.send.lock(), &first, &ids, count, result, site);
+    let result = next.call(Some(known.ctx.provider.operations()));
+    if result.get() != 0 {
+        let ids = list.refused(bad, count);
+        not_posted(known, CALL, result.get(), &ids);
+        if let Some(first) = list.first() {
+            let first = read(known, first);
+            let queue = &mut known.send.lock();
+            list_was_refused(queue, &first, &ids, count, result.get(), site);
         }
-        // SAFETY: the program's list is unchanged.
-        let named = unsafe { named(wr, *bad, count, |wr| (*wr).next) };
-        // SAFETY: `named` is NULL or a request of the program's list.
-        if let Some(bad) = unsafe { named.as_ref() } {
-            // SAFETY: the request is live, and its list has `num_sge` elements.
-            let bad = unsafe { read(known, bad) };
+        if let Some(bad) = list.named_by(bad, count) {
             let in_flight = known.send.lock().flights.len();
-            explain(known, &watch, &bad, in_flight, result);
+            explain(known, &watch, &read(known, bad), in_flight, result.get());
         }
     }
     result
