@@ -38,7 +38,7 @@ const NAME: &CStr = c"efa_0";
 
 static EMULATION: ferroverbs_emulation = ferroverbs_emulation {
     size: size_of::<ferroverbs_emulation>(),
-    describe: Some(describe),
+    describe: Some(describe_vendor_device),
     open_device: Some(context::open_device),
     close_device: Some(context::close_device),
     command: Some(context::command),
@@ -97,7 +97,7 @@ unsafe extern "C" fn announce(_: c_int, out: *mut ferroverbs_device_info, max: c
 
 /// # Safety
 /// `device` has the size of the headers of this plugin.
-unsafe extern "C" fn describe(
+unsafe extern "C" fn describe_vendor_device(
     _: *const ferroverbs_device_info,
     device: *mut ferroverbs_vendor_device,
 ) -> c_int {

@@ -206,7 +206,7 @@ impl Srd {
         self.outgoing.clear();
         for (peer, from) in &self.incoming {
             let message = Message { token: from.token, body: Body::Closed };
-            tell(&self.control, &from.ah, peer.1, message);
+            send_handshake(&self.control, &from.ah, peer.1, message);
         }
         self.incoming.clear();
         self.peers.clear();
@@ -358,7 +358,7 @@ impl Srd {
                 }
                 let body = Body::Request { qpn: to.qp.number(), qkey: to.qkey };
                 let message = Message { token: to.token, body };
-                tell(&self.control, &to.ah, peer.1, message);
+                send_handshake(&self.control, &to.ah, peer.1, message);
                 *at = now + (FIRST_PAUSE * 2_u32.pow((*tries).min(5))).min(MOST_PAUSE);
                 *tries += 1;
             }
@@ -471,7 +471,7 @@ impl Srd {
         }
         if let Some(known) = self.incoming.get(&peer).filter(|known| known.token == token) {
             let body = Body::Accept { qpn: known.qp.number() };
-            tell(&self.control, &known.ah, peer.1, Message { token, body });
+            send_handshake(&self.control, &known.ah, peer.1, Message { token, body });
             return;
         }
         // The old connection of that QP failed, or the QP is new.
@@ -492,7 +492,7 @@ impl Srd {
                 Err(_) => Body::NoResources,
             }
         };
-        tell(&self.control, &ah, peer.1, Message { token, body });
+        send_handshake(&self.control, &ah, peer.1, Message { token, body });
     }
 
     /// An RC QP that receives from `qpn` of `peer`.
@@ -602,7 +602,7 @@ fn connect(qp: &Qp, peer: Peer, token: u64, qpn: u32, local: &Local) -> Result<(
 }
 
 /// Sends a message of a handshake. A message that is not sent counts as lost.
-fn tell(control: &Qp, ah: &Ah, number: u16, message: Message) {
+fn send_handshake(control: &Qp, ah: &Ah, number: u16, message: Message) {
     let bytes = message.encode();
     let addr = bytes.as_ptr().expose_provenance() as u64;
     let mut list = [ibv_sge { addr, length: bytes.len() as u32, lkey: 0 }];
