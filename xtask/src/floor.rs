@@ -9,7 +9,7 @@
 //! - A function that is newer than [`FLOOR`] is absent, so a use of it fails at link time. A weak
 //!   use stays, and finds the function where the C library has it.
 //! - Up to glibc 2.32, `stat(2)` and its relatives are macros over `__xstat(3)` and others, which
-//!   later releases keep for old programs. [`SHIMS`] are these functions, linked statically.
+//!   later releases keep for old programs. `SHIMS` are these functions, linked statically.
 //! - Up to glibc 2.33, the functions of libpthread and libdl are in libraries of their own. Each
 //!   binary names both libraries, which later releases keep empty.
 
