@@ -24,7 +24,7 @@ fn folder(process: u32) -> PathBuf {
 }
 
 /// Whether the process exists.
-pub(crate) fn exists(process: u32) -> bool {
+pub(crate) fn is_running(process: u32) -> bool {
     folder(process).is_dir()
 }
 
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn this_process_is_found_with_its_files() {
         let own = std::process::id();
-        assert!(numbers().unwrap().contains(&own) && exists(own));
+        assert!(numbers().unwrap().contains(&own) && is_running(own));
         assert_eq!(user(own), Some(rustix::process::geteuid().as_raw()));
         let file = std::env::current_exe().unwrap();
         let open = File::open(&file).unwrap();
@@ -118,7 +118,7 @@ mod tests {
     fn a_process_that_ended_has_nothing() {
         // The kernel numbers processes below 2^22.
         let none = u32::MAX;
-        assert!(!exists(none) && user(none).is_none() && namespace(none, "mnt").is_none());
+        assert!(!is_running(none) && user(none).is_none() && namespace(none, "mnt").is_none());
         assert!(descriptors(none).next().is_none() && environment(none).is_empty());
         assert_eq!(command(none), "");
     }

@@ -158,7 +158,7 @@ fn print_text(
     of_kernel: Option<String>,
 ) -> crate::Result<ExitCode> {
     let mut text = of_kernel.unwrap_or_default();
-    text += &lines(show, devices, index_behind(&text));
+    text += &lines_of(show, devices, index_behind(&text));
     output::print_text(&text)
 }
 
@@ -196,7 +196,7 @@ fn shown<'a>(
 }
 
 /// The objects as text.
-fn lines(show: &ShowArgs, devices: &[DeviceFacts], before: usize) -> String {
+fn lines_of(show: &ShowArgs, devices: &[DeviceFacts], before: usize) -> String {
     let mut text = String::new();
     for object in values(show, devices, before) {
         let field = |name: &str| match &object[name] {
@@ -344,9 +344,9 @@ mod tests {
     #[test]
     fn lines_and_objects_are_those_of_iproute2() {
         let devices = [tree::example()];
-        let text = lines(&shows(&["link"]), &devices, 0);
+        let text = lines_of(&shows(&["link"]), &devices, 0);
         assert_eq!(text, "link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eth0 \n");
-        let text = lines(&shows(&["dev"]), &devices, 2);
+        let text = lines_of(&shows(&["dev"]), &devices, 2);
         assert_eq!(
             text,
             "2: mlx5_0: node_type ca fw ferroverbs 0.1.0 node_guid 0201:0203:0405:0607 \

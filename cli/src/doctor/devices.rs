@@ -167,7 +167,7 @@ fn nodes(machine: &Machine) -> Vec<Check> {
 /// True if this user can open a device.
 pub(super) fn any_opens(machine: &Machine) -> bool {
     let listed = machine.list("/sys/class/infiniband_verbs");
-    let nodes = listed.iter().map(|name| machine.path(format!("/dev/infiniband/{name}")));
+    let nodes = listed.iter().map(|name| machine.file_path(format!("/dev/infiniband/{name}")));
     nodes.into_iter().any(|node| access(node, Access::READ_OK | Access::WRITE_OK).is_ok())
 }
 
@@ -197,7 +197,7 @@ fn node(machine: &Machine, name: &str) -> Check {
 /// Checks a node in `/dev/infiniband`. `numbers` is the file of sysfs with the device numbers.
 fn can_be_opened(machine: &Machine, name: &str, numbers: &str) -> Check {
     let node = format!("/dev/infiniband/{name}");
-    let path = machine.path(&node);
+    let path = machine.file_path(&node);
     let Ok(data) = fs::metadata(&path) else {
         let numbers = machine.read(numbers);
         let numbers = numbers.map_or("MAJOR MINOR".into(), |n| n.replace(':', " "));

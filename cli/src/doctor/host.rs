@@ -200,12 +200,12 @@ fn fabric(machine: &Machine) -> Check {
     let session = PathBuf::from(format!("/run/user/{}", machine.user));
     let runtimes = machine.variable("XDG_RUNTIME_DIR").map(PathBuf::from).into_iter();
     let runtime =
-        runtimes.chain([session]).find(|dir| dir.is_absolute() && is_ours(&machine.path(dir)));
+        runtimes.chain([session]).find(|dir| dir.is_absolute() && is_ours(&machine.file_path(dir)));
     let folder = told.unwrap_or_else(|| match runtime {
         Some(dir) => dir.join("ferroverbs"),
         None => format!("/tmp/ferroverbs-{}", machine.user).into(),
     });
-    let (path, shown) = (machine.path(&folder), folder.display());
+    let (path, shown) = (machine.file_path(&folder), folder.display());
     let Ok(data) = fs::symlink_metadata(&path) else {
         let parent = path.parent().unwrap_or(&path);
         let writable = rustix::fs::access(parent, rustix::fs::Access::WRITE_OK);

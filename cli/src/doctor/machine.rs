@@ -58,20 +58,20 @@ impl Machine {
     }
 
     /// The path of a file of the machine, below the root folder.
-    pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub(super) fn file_path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// The trimmed text of a file; `None` if the file cannot be read.
     pub(super) fn read(&self, path: impl AsRef<Path>) -> Option<String> {
-        let bytes = fs::read(self.path(path)).ok()?;
+        let bytes = fs::read(self.file_path(path)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
     /// The sorted names in a folder; empty if the folder does not exist.
     pub(super) fn list(&self, path: impl AsRef<Path>) -> Vec<String> {
-        let entries = fs::read_dir(self.path(path)).into_iter().flatten().flatten();
+        let entries = fs::read_dir(self.file_path(path)).into_iter().flatten().flatten();
         let mut names: Vec<_> =
             entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
@@ -79,12 +79,12 @@ impl Machine {
     }
 
     pub(super) fn has_file(&self, path: impl AsRef<Path>) -> bool {
-        self.path(path).exists()
+        self.file_path(path).exists()
     }
 
     /// The file name of the target of a symbolic link.
     pub(super) fn link_target(&self, path: impl AsRef<Path>) -> Option<String> {
-        let target = fs::read_link(self.path(path)).ok()?;
+        let target = fs::read_link(self.file_path(path)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 

@@ -51,5 +51,5 @@ fn read_stats(path: &Path) -> crate::Result<Stats> {
 /// True if a process runs.
 pub(super) fn is_running(pid: u32) -> bool {
     // A process that was killed could not write its end into the file, so ask the kernel.
-    pid != 0 && processes::exists(pid)
+    pid != 0 && processes::is_running(pid)
 }
