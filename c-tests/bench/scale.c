@@ -8,6 +8,14 @@
  *        scale mesh PROCESSES                     each connects to each
  *        scale events COUNT CQS                   sleeping receivers, beside kernel wake-ups
  *        scale idle                               CPU time: idle process, passive target
+ *
+ * Map of this file: memory that all processes share; clocks and barriers; `pss`, which measures
+ * memory. `run` forks the processes of every mode except `count`. The verbs helpers create CQs and
+ * QPs, connect them, post requests and poll. One section for each mode follows. `count` has the
+ * functions `measured_*`, whose instructions a profiler counts; `pair` measures set-up, memory,
+ * ping-pong and tear-down. `many` runs pairs of processes at ping-pong; `mesh` connects each
+ * process with each. `events` compares CQ events with eventfd, pipe and futex; `idle` measures CPU
+ * time. `main` chooses a mode by the first argument.
  */
 #include <infiniband/verbs.h>
 #include <errno.h>
@@ -30,7 +38,7 @@ enum { MAX_QPS = 16384, MAX_PROCESSES = 128, DEPTH = 16 };
 
 /* Memory shared by all processes of a run. */
 struct shared {
-	/* Of all processes, and of the first two. */
+	/* All processes meet at `barrier`, the first two processes at `two`. */
 	pthread_barrier_t barrier, two;
 	uint32_t qpn[2][MAX_QPS];
 	uint32_t mesh[MAX_PROCESSES][MAX_PROCESSES];
@@ -47,7 +55,7 @@ static struct ibv_mr *mr;
 static struct ibv_port_attr port;
 static struct ibv_comp_channel *channel;
 static struct ibv_qp *qps[2 * MAX_QPS];
-/* Of QP i: cqs[own_cqs ? i : 0]. */
+/* QP i uses the send CQ and the receive CQ at index `own_cqs ? i : 0`. */
 static struct ibv_cq *scq[MAX_QPS], *rcq[MAX_QPS];
 static int own_cqs;
 static unsigned char memory[8192] __attribute__((aligned(64)));
@@ -106,7 +114,8 @@ static double pss(const char *name)
 	return sum;
 }
 
-/* `count` processes, numbered from 0 by `me`, meet in `body`; ends with the run. */
+/* Forks `count` processes that call `body`; `me` numbers them from 0. Returns when all processes
+ * have ended, and exits if one of them fails. */
 static void run(int count, void (*body)(void))
 {
 	pthread_barrierattr_t attr;
@@ -225,7 +234,8 @@ static void take(struct ibv_cq *cq, int n)
 	}
 }
 
-/* `n` completions of each: an acknowledgement may wait for a look at the receiver's queue. */
+/* Takes `n` completions from each CQ. A send may complete only after a poll of the receiver's
+ * CQ. */
 static void take_both(struct ibv_cq *r, struct ibv_cq *s, int n)
 {
 	for (int received = n, sent = n; received || sent;) {
@@ -277,7 +287,7 @@ __attribute__((noinline)) void measured_together(int n)
 	}
 }
 
-/* Nothing to be had. */
+/* Polls an empty CQ. */
 __attribute__((noinline)) void measured_empty(int n)
 {
 	struct ibv_wc wc;
@@ -287,7 +297,7 @@ __attribute__((noinline)) void measured_empty(int n)
 			fail("ibv_poll_cq");
 }
 
-/* A region comes and goes. */
+/* Registers and deregisters a memory region. */
 __attribute__((noinline)) void measured_region(int n)
 {
 	for (int i = 0; i < n; i++) {
@@ -298,7 +308,7 @@ __attribute__((noinline)) void measured_region(int n)
 	}
 }
 
-/* A QP comes and goes. */
+/* Creates and destroys a QP. */
 __attribute__((noinline)) void measured_qp(int n)
 {
 	for (int i = 0; i < n; i++)
@@ -337,7 +347,8 @@ static double pss_of_segments(void)
 	return pss("ferroverbs-rings") + pss("ferroverbs-tables");
 }
 
-/* Connections of the two with each idle process; they carry nothing. */
+/* Connects this process with `count` processes from number `first` on. These connections carry no
+ * messages. */
 static void meet(int first, int count)
 {
 	make_cqs(1, 4 * DEPTH);
@@ -351,7 +362,7 @@ static void meet(int first, int count)
 	together();
 }
 
-/* The two make all QPs and connect each with its like. */
+/* The two processes create all QPs, and connect QP i of one with QP i of the other. */
 static void make_pairs(void)
 {
 	for (int i = 0; i < qp_count; i++) {
@@ -387,7 +398,7 @@ static double ping_pong(int k, int count)
 	return begin * 1e6 / count;
 }
 
-/* The same after a warm-up, so one-time work does not count. */
+/* Measures ping-pong after a warm-up, so one-time work does not count. */
 static double settled_ping_pong(int k)
 {
 	ping_pong(k, message_count / 4 + 200);
@@ -454,7 +465,7 @@ static void pair(void)
 
 /* many */
 
-/* One QP to `other`. */
+/* Creates a QP and connects it with process `other`. */
 static void connect_one(int other, int depth)
 {
 	make_cqs(1, depth);
@@ -584,7 +595,7 @@ static void message(int to_other)
 	ibv_ack_cq_events(cq, 1);
 	take(rcq[0], 1);
 	post_recv(qps[0], 0);
-	/* The reply implies that the own message was received. */
+	/* The peer's reply implies that the peer received the message of this process. */
 	if (messages_sent) {
 		messages_sent = 0;
 		take(scq[0], 1);
@@ -655,7 +666,7 @@ static void idle(void)
 			fail("ibv_req_notify_cq");
 	}
 	both();
-	/* No process works, and one waits for an event. */
+	/* Both processes sleep; process 1 has requested an event of its CQ. */
 	getrusage(RUSAGE_SELF, &before);
 	sleep(1);
 	getrusage(RUSAGE_SELF, &after);

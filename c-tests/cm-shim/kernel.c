@@ -1,5 +1,12 @@
-/* The recording kernel: open, close, write and socket of the connection manager's device, inside
- * the program. */
+/*
+ * The recording kernel: open, close, write and socket of the connection manager's device, inside
+ * the program.
+ *
+ * Map of this file: channels, ids and queued events; the functions that shim.h offers to the
+ * driving program: the record and new events. `query`, `query_route` and `attributes` fill
+ * responses; `forget` removes events; `command` records and executes one command. The functions
+ * that librdmacm calls stand last: `write`, `close`, `open`, `open64` and `socket`.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -18,12 +25,12 @@
 /* A character device that exists on every machine. */
 #define STAND_IN "/dev/null"
 #define MOST 256
-/* The device's, in network byte order: fe80::1 as a GUID. */
+/* The node GUID of the device, in network byte order: fe80::1 as a GUID. */
 #define GUID 0x0100000000000080ull
 
 struct shim_kernel shim = { .abi = 4, .any_family = 1, .indices = 1, .failing = -1 };
 
-/* Channels by descriptor, counted from 1. */
+/* The channel number of each descriptor, counted from 1. */
 static int channel_of[MOST], channels;
 static struct { uint64_t uid; uint32_t reported, owner; int on_device; struct sockaddr_storage address; } objects[MOST];
 static uint32_t next_handle = 3;
@@ -107,7 +114,7 @@ static uint32_t new_object(uint64_t uid, uint32_t owner)
 	return handle;
 }
 
-/* Which addresses an id has, and which paths. */
+/* Answers RDMA_USER_CM_CMD_QUERY: the addresses, GIDs or paths of an id. */
 static void query(const struct rdma_ucm_query *ask, void *to, size_t len)
 {
 	int on_device = objects[ask->id % MOST].on_device;
@@ -171,7 +178,7 @@ static void attributes(uint32_t state, struct ib_uverbs_qp_attr *resp)
 	resp->qp_attr_mask = state < 4 ? masks[state] : 1;
 }
 
-/* An id that is gone has no events. */
+/* Removes the queued events of a destroyed id, and of its multicast groups. */
 static void forget(uint32_t handle)
 {
 	unsigned int kept = head;
@@ -286,7 +293,7 @@ static int command(uint32_t number, const unsigned char *body, size_t len, size_
 	case RDMA_USER_CM_CMD_BIND:
 		if (ask.bind.addr.ss_family == 27 && !shim.any_family)
 			return fail(EINVAL);
-		/* Not the wildcard. */
+		/* An id with the wildcard address is on no device. */
 		objects[ask.bind.id % MOST].on_device = ((char *)&ask.bind.addr)[4] != 0;
 		break;
 	case RDMA_USER_CM_CMD_BIND_IP:
@@ -312,7 +319,8 @@ static int command(uint32_t number, const unsigned char *body, size_t len, size_
 
 		if (head == tail)
 			return fail(EAGAIN);
-		/* What the library calls the id may be younger than the script. */
+		/* The library may set the uid of an id after the script queues the event. The event
+		 * therefore takes the present uid. */
 		struct rdma_ucm_event_resp *event = &queue[head++ % MOST];
 
 		event->uid = objects[of].uid;

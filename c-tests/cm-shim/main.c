@@ -4,6 +4,14 @@
  *
  * usage: commands [abi=N] [old] [no-indices] [iwarp] [ece] [fail=COMMAND:ERRNO] [names]
  *        commands where (prints the library's path)
+ *
+ * Map of this file: `CALL` prints a call and its result; `show` prints an id; `get` prints an
+ * event. `tells` and `tells_ud` fill events of the kernel. `options` sets options of an id;
+ * `passive` accepts and rejects connection requests; `active` connects to peers. `addresses` tests
+ * unreachable and refused addresses; `datagrams` tests UD and multicast; `synchronous` tests ids
+ * without a channel. `moves` migrates an id between channels; `names` tests rdma_getaddrinfo.
+ * `main` prints the library's path, or reads the options of the recording kernel and calls `names`
+ * or `all`.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -47,7 +55,8 @@
 #undef RDMA_MC_JOIN_FLAG_RESERVED
 #include "shim.h"
 
-/* errno before each call; shows calls that do not set errno. */
+/* Prints a call, its result and errno. errno is 0 before the call, which shows calls that do not
+ * set errno. */
 #define CALL(call)									\
 	({										\
 		int result_;								\
@@ -123,7 +132,8 @@ static struct rdma_cm_event *get(struct rdma_event_channel *from)
 		shim_note(" qp %#x qkey %#x data %u", ud->qp_num, ud->qkey, ud->private_data_len);
 		shim_bytes("dgid", &ud->ah_attr.grh, 24);
 		shim_note(" lid %u sl %u port %u", ud->ah_attr.dlid, ud->ah_attr.sl, ud->ah_attr.port_num);
-		/* Of groups it is the program's own, and has no length. */
+		/* In events of multicast groups, private_data is the program's context without a
+		 * length. */
 		if (event->event != RDMA_CM_EVENT_MULTICAST_JOIN && event->event != RDMA_CM_EVENT_MULTICAST_ERROR)
 			shim_bytes("is", ud->private_data, ud->private_data ? ud->private_data_len : 0);
 		else
@@ -228,7 +238,7 @@ static void options(struct rdma_cm_id *id)
 	CALL(rdma_set_option(id, 9, 8, &yes, 3));
 }
 
-/* Clients that are accepted, in ways, and refused. */
+/* Connection requests that the program accepts in several ways, or rejects. */
 static void passive(void)
 {
 	uint32_t own = shim_next_handle();
@@ -272,7 +282,7 @@ static void passive(void)
 			shim_event(handle, RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
 			get_and_ack(channel);
 			break;
-		case 1: /* as much as the device and the peer can */
+		case 1: /* the most resources that the device and the peer support */
 			if (make_qp(id, IBV_QPT_RC))
 				break;
 			CALL(rdma_accept(id, &most));
@@ -295,7 +305,7 @@ static void passive(void)
 			CALL(rdma_reject_ece(id, NULL, 0));
 			break;
 		}
-		case 5: /* established before it has our name, and an event that nobody wants */
+		case 5: /* events of an id before rdma_accept, so the kernel has no uid of the id */
 			shim_event(handle, RDMA_CM_EVENT_ESTABLISHED, 0);
 			get_and_ack(channel);
 			shim_event(handle, RDMA_CM_EVENT_DISCONNECTED, 0);
@@ -332,7 +342,7 @@ static struct rdma_cm_id *resolved(uint32_t *handle, int family)
 	return id;
 }
 
-/* Connections to peers, which grant, refuse, or are not there. */
+/* Connections to peers that accept, reject, or are unreachable. */
 static void active(void)
 {
 	for (int way = 0; way < 6; way++) {
@@ -464,7 +474,7 @@ static void datagrams(void)
 	get_and_ack(channel);
 	destroy(id);
 
-	/* One that is asked. */
+	/* A listening UD id that gets a request. */
 	handle = shim_next_handle();
 	id = make(CM_PS_UDP);
 	if (!id)
@@ -487,7 +497,7 @@ static void datagrams(void)
 	destroy(id);
 }
 
-/* Ids without a channel of the program's. */
+/* Ids for which the program gives no event channel. */
 static void synchronous(void)
 {
 	struct ibv_qp_init_attr init = { .cap = { .max_send_wr = 4, .max_recv_wr = 4, .max_send_sge = 1, .max_recv_sge = 1 },
@@ -533,7 +543,7 @@ static void synchronous(void)
 	for (int way = 0; way < 4; way++) {
 		struct ibv_path_data paths[2] = { { .flags = 7, .path = { .service_id = 5, .pkey = 6 } } };
 
-		/* With a path, of which a path service would have told. */
+		/* The last way has a path, as from a path service. */
 		info.ai_route = way == 3 ? paths : NULL;
 		info.ai_route_len = way == 3 ? sizeof(paths) : 0;
 		/* The handle of the next id. */
@@ -552,6 +562,7 @@ static void synchronous(void)
 	get_and_ack(channel);
 }
 
+/* Migrates an id between event channels. */
 static void moves(void)
 {
 	uint32_t handle = shim_next_handle();
@@ -590,14 +601,14 @@ static void show_address(const char *which, const struct sockaddr *address, sock
 		shim_note(" none %d", !!address);
 }
 
-/* Names and addresses that need no server of names. */
+/* Calls rdma_getaddrinfo for names and addresses that need no name server. */
 static void names(void)
 {
 	static const char *const nodes[] = { NULL, "10.9.8.7", "fd12::7", "not a name" };
 	static const char *const services[] = { NULL, "7471", "not a service" };
 	static const int flags[] = { 0, RAI_PASSIVE, RAI_NUMERICHOST, RAI_NUMERICHOST | RAI_PASSIVE, RAI_NUMERICHOST | RAI_NOROUTE, RAI_NUMERICHOST | RAI_FAMILY };
 	static const int families[] = { 0, AF_INET, AF_INET6, AF_IB };
-	/* Types of queue pairs and spaces of ports. */
+	/* QP types and port spaces. */
 	static const int kinds[][2] = {
 		{ 0, 0 }, { IBV_QPT_UD, 0 }, { IBV_QPT_XRC_SEND, RDMA_PS_TCP }, { 0, RDMA_PS_UDP }, { IBV_QPT_UC, RDMA_PS_IB }, { 0, RDMA_PS_IPOIB }, { IBV_QPT_UD, RDMA_PS_TCP },
 	};

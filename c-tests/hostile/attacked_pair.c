@@ -9,6 +9,13 @@
  * the hostile process writes only its own segments, so the exchange is complete and without errors.
  * "all": it writes everything it has mapped, so data and connection of the two may suffer, and
  * nothing else.
+ *
+ * Map of this file: objects of the process; `area` and `unspoilt`, for memory between guard bytes;
+ * state changes of QPs. The functions `foe_*` use the QPs to the hostile process; the thread
+ * `talk_to_attacker` posts, polls and reconnects them. `done` and `whole` check a request of the
+ * two processes; `reconnect` resets their QP. `exchange` executes one SEND, WRITE, READ or atomic
+ * between the two processes. `main` forks the partner, starts the thread, exchanges until the time
+ * is over and destroys all objects.
  */
 #include "partner.h"
 #include <poll.h>
@@ -61,7 +68,8 @@ static unsigned char hidden(size_t at)
 	return secret[at % sizeof secret];
 }
 
-/* The bytes around the registered range are the secret, and inaccessible pages surround both. */
+/* Registers new memory. The bytes around the registered range are the secret, and inaccessible
+ * pages surround both. */
 static struct area area(struct ibv_pd *in, size_t len, unsigned access)
 {
 	struct area a = { .len = len };
@@ -120,7 +128,7 @@ static int to_rts(struct ibv_qp *q, enum ibv_qp_type type, uint32_t peer, uint8_
 	return ibv_modify_qp(q, &a, IBV_QP_STATE | IBV_QP_SQ_PSN | (rc ? IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC : 0));
 }
 
-/* ---- the hostile side ---- */
+/* ---- queue pairs to the hostile process ---- */
 
 static void foe_receive(struct foe *f, uint64_t id)
 {
@@ -140,7 +148,7 @@ static void foe_connect(struct foe *f)
 	if (!f->qp->srq)
 		for (uint64_t i = 0; i < FOE_RECVS; i++)
 			foe_receive(f, i);
-	/* It may be gone for a moment, or for good. */
+	/* The hostile process may be absent for a moment, or may have ended. */
 	f->down = to_rts(f->qp, f->type, f->peer, 1) != 0;
 }
 
@@ -243,9 +251,10 @@ static void foes_open(uint32_t slot)
 	}
 }
 
-/* ---- the honest side ---- */
+/* ---- the exchange between the two processes ---- */
 
-/* 1: it came. In an attack on everything it may not. */
+/* Returns 1 if request `id` completes with success. In mode "all" a request may fail or not
+ * complete. */
 static int done(uint64_t id, const char *what)
 {
 	struct ibv_wc wc;

@@ -2,6 +2,12 @@
  * Calls each inline function of verbs.h on a device, and prints the effects that are equal in each
  * run. Builds with upstream's headers and with Ferroverbs', in C and in C++; the output over one
  * library must be equal. An unsupported verb shows its errno.
+ *
+ * Map of this file: `INT` and `PTR` print a call and its result; `device` queries device, port,
+ * GIDs and clock. `memory` creates memory regions, windows, device memory and parent domains.
+ * `completions` polls by the iterator of an extended CQ; `pair` connects two RC QPs and transfers
+ * data. `queues` creates SRQs, XRC domains, work queues, a raw packet QP, flows, counters and flow
+ * actions. `main` opens the first device and calls these functions in order.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -21,7 +27,7 @@ static void said(const char *what, int error)
 }
 
 #define INT(call) said(#call, (call))
-/* Keeps the object; says whether there is one. */
+/* Keeps the object that a call returns, and prints whether the call returned one. */
 #define PTR(variable, call) (errno = 0, (variable) = (call), said(#call, (variable) ? 0 : errno ? errno : -1), (variable) != NULL)
 
 static void need(int ok, const char *what)
@@ -46,7 +52,7 @@ static void device(void)
 				 offsetof(struct ibv_device_attr_ex, tm_caps), offsetof(struct ibv_device_attr_ex, max_dm_size),
 				 offsetof(struct ibv_device_attr_ex, phys_port_cnt_ex), sizeof(attr), 8 };
 
-	/* Padding is behind its last member, in which anything may be. */
+	/* Padding follows the last member of ibv_device_attr; its content is undefined. */
 	const size_t classic = offsetof(struct ibv_device_attr, phys_port_cnt) + sizeof(attr.orig_attr.phys_port_cnt);
 
 	memset(&input, 0, sizeof(input));
@@ -319,7 +325,7 @@ static void pair(void)
 	completions(0, 1);
 	printf("data: %d %d, %02x%02x\n", memcmp(data, data + 1024, 100), memcmp(data + 8, data + 2056, 92), data[2048], data[3072]);
 
-	/* The same by the builder. */
+	/* The same operations by the functions ibv_wr_*. */
 	struct ibv_qp_ex *qp = sides[0].qpx;
 	if (qp) {
 		struct ibv_sge list[2] = { { (uintptr_t)data, 10, mr->lkey }, { (uintptr_t)data + 100, 20, mr->lkey } };
@@ -390,7 +396,7 @@ static void pair(void)
 	}
 }
 
-/* ---- queues that are shared, and objects of raw packets ---- */
+/* ---- shared receive queues, work queues, and objects of raw packets ---- */
 
 static void queues(void)
 {

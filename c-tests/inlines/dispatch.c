@@ -4,6 +4,13 @@
  * upstream's headers and with Ferroverbs', in C and in C++; the output must be equal.
  *
  * RELEASE: the rdma-core release whose headers have all names used here.
+ *
+ * Map of this file: the artificial objects and `of`, which gives their names; operations that print
+ * their arguments. The operations of the context come first; functions of an extended CQ and of
+ * `ibv_wr_*` follow. `INT`, `PTR` and `NONE` print a call; `fill` and `belong` set up a context.
+ * `extended` calls operations of an extended context; `members` calls the other operations and
+ * functions of objects. `numbers` tests computations; `sizes` tests verbs_get_ctx_op. `main`
+ * repeats `extended` on a shorter context, an empty context and a plain one.
  */
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -357,7 +364,7 @@ static void read_tm_info(struct ibv_cq_ex *c, struct ibv_wc_tm_info *i)
 	SAY("read_tm_info(%s, %s)", of(c), of(i));
 }
 
-/* The builder of requests. */
+/* The functions of an extended QP, which ibv_wr_* call. */
 static void wr_atomic_cmp_swp(struct ibv_qp_ex *q, uint32_t rkey, uint64_t addr, uint64_t compare, uint64_t swap)
 {
 	SAY("wr_atomic_cmp_swp(%s, %u, %llu, %llu, %llu)", of(q), rkey, U(addr), U(compare), U(swap));
@@ -516,7 +523,7 @@ static void fill(void)
 	vctx.close_xrcd = close_xrcd;
 }
 
-/* All objects belong to ctx. */
+/* Sets the context of all objects to `ctx`. */
 static void belong(struct ibv_context *ctx)
 {
 	qp.context = ctx;
@@ -577,7 +584,7 @@ static void extended(struct ibv_context *ctx)
 	INT(ibv_attach_counters_point_flow(&counters, &attach_attr, &flow));
 	INT(ibv_read_counters(&counters, values64, 2, IBV_READ_COUNTERS_ATTR_PREFER_CACHED));
 	INT(ibv_destroy_counters(&counters));
-	/* Combinations of the mask that are no plain objects. */
+	/* All masks except those for which the inline function creates a plain SRQ or QP. */
 	for (uint32_t mask = 0; mask < 32; mask++)
 		for (int type = IBV_SRQT_BASIC; type <= IBV_SRQT_TM; type++) {
 			int basic = !(mask & IBV_SRQ_INIT_ATTR_TYPE) || type == IBV_SRQT_BASIC;
@@ -613,7 +620,7 @@ static void members(void)
 
 	PTR(ibv_alloc_mw(&pd, IBV_MW_TYPE_2));
 	INT(ibv_dealloc_mw(&mw));
-	/* What ibv_bind_mw checks. */
+	/* Combinations of the fields that ibv_bind_mw checks. */
 	for (int type = IBV_MW_TYPE_1; type <= IBV_MW_TYPE_2; type++)
 		for (int with = 0; with < 12; with++) {
 			memset(&mw_bind, 0, sizeof(mw_bind));
@@ -728,7 +735,7 @@ static void members(void)
 #endif
 }
 
-/* Functions of numbers. */
+/* Inline functions that compute a number. */
 static void numbers(void)
 {
 	for (uint64_t rkey = 0; rkey < 0x200000000; rkey += 0x00fedcb1)
@@ -746,7 +753,7 @@ static void numbers(void)
 	       vext_field_avail(struct ibv_device_attr_ex, odp_caps, offsetof(struct ibv_device_attr_ex, odp_caps) + 1));
 }
 
-/* A context reaches back as far as its size says. */
+/* verbs_get_ctx_op finds an operation only if the size of the context includes the operation. */
 static void sizes(void)
 {
 #define REACHES(op)                                                                                                    \

@@ -4,6 +4,12 @@
  * from layouts and prototypes that binaries agree on; Debian does not install rdma-core's own
  * header. Assertions check the sizes. Works with public headers of release 44 and later; newer
  * names are declared here.
+ *
+ * Map of this file: structures of devices and providers, with the table of operations; structures
+ * of objects that wrap public ones. Structures that are newer than release 44 follow; `COMMAND`
+ * declares the requests of write commands. `ibv_command_buffer` holds ioctl attributes of a driver.
+ * The prototypes stand last: registration and contexts, then the functions `ibv_cmd_*`, one for
+ * each command.
  */
 #ifndef PRIVATE_H
 #define PRIVATE_H
@@ -269,7 +275,7 @@ struct ibv_command_buffer {
 };
 static_assert(sizeof(struct ibv_command_buffer) == 56, "rdma-core 44");
 
-/* --- what the library gives to plugins --- */
+/* --- functions that the library exports to plugins --- */
 
 #define verbs_register_driver PABI(verbs_register_driver)
 void verbs_register_driver(const struct verbs_device_ops *ops);
@@ -282,7 +288,7 @@ void verbs_init_cq(struct ibv_cq *cq, struct ibv_context *context, struct ibv_co
 unsigned int __ioctl_final_num_attrs(unsigned int num_attrs, struct ibv_command_buffer *link);
 int execute_ioctl(struct ibv_context *context, struct ibv_command_buffer *cmd);
 
-/* Arguments that came later, in the middle or at the end. */
+/* Arguments that later releases added, in the middle or at the end of a prototype. */
 #if RELEASE >= 57
 #define SINCE_57(...) __VA_ARGS__
 #else

@@ -3,6 +3,12 @@
  * linked before libibverbs. The shim records every command in a form without addresses of the
  * library, and answers by the rules of <rdma/rdma_user_ioctl_cmds.h> and <rdma/ib_user_verbs.h>.
  * Responses are patterns, so a field copied from the wrong place is visible.
+ *
+ * Map of this file: the script (errors, changed and garbled responses) and the record; `note_core`
+ * prints requests; `answer` fills responses. The ioctl part has `direction`, a table of output
+ * attributes, and `device_ioctl`, which records and answers a call. `device_write` does the same
+ * for write commands. The functions that the library calls stand last: `ioctl`, `write`, `close`,
+ * the variants of `open` and `stat`, and `socket`.
  */
 #define _GNU_SOURCE
 #include "shim.h"
@@ -154,7 +160,7 @@ static void forget_unused(unsigned char *core, size_t len)
 	}
 }
 
-/* The body of a plain write command with a response starts with the address of that. */
+/* The body of a plain write command with a response starts with the address of the response. */
 static void note_core(uint32_t command, const void *core, size_t len, bool has_response)
 {
 	unsigned char copy[1024];
@@ -187,7 +193,8 @@ static void answer(void *response, size_t len, unsigned int seed, bool zero)
 	for (unsigned int p = 0; p < poke_count; p++)
 		if (pokes[p].offset + sizeof(uint32_t) <= len)
 			memcpy(at + pokes[p].offset, &pokes[p].value, sizeof(uint32_t));
-	/* Not how many events an object had: the library rightly waits for as many to be acknowledged. */
+	/* A zeroed response counts the events of an object and is not garbled. The library
+	 * rightly waits until the program acknowledges that many events. */
 	if (garbage && !zero)
 		garble(at, len);
 }
@@ -275,7 +282,7 @@ static enum direction direction(unsigned int object, unsigned int method, unsign
 
 	if (attr == UVERBS_ATTR_UHW_OUT)
 		return OUT;
-	/* Attributes of drivers, by the rule of our program: even ones are answers. */
+	/* Attributes of drivers: in the test program, even numbers are outputs. */
 	if (attr > UVERBS_ATTR_UHW_OUT && attr % 2 == 0)
 		return OUT;
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
@@ -389,7 +396,8 @@ static int device_ioctl(unsigned long request, void *arg)
 		switch (direction(hdr->object_id, hdr->method_id, attr->attr_id)) {
 		case OUT:
 			answer((void *)(uintptr_t)attr->data, attr->len, attr->attr_id, zero);
-			/* A descriptor that is not the program's own to lose. */
+			/* The library closes the descriptor in this response, and a garbled
+			 * number could be a descriptor of the program. */
 			if (garbage && (command == IB_USER_VERBS_CMD_GET_CONTEXT || command == IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL) &&
 			    attr->len >= sizeof(int)) {
 				int fd = new_fd();

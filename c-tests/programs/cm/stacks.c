@@ -8,6 +8,13 @@
  *
  * Each call is measured: the stack below the caller is painted before the call and inspected after
  * it. Then a thread of 16 KiB makes the same calls.
+ *
+ * Map of this file: `paint` and `depth` measure the stack; `DEEP` and `MUST` wrap a measured call.
+ * `meet` and `exchange` synchronise the two processes; `give_receive`, `give_send` and `poll_for`
+ * move data; `converse` exchanges all messages. `serve` and `ask` connect by librdmacm in
+ * `connected`; `by_hand` connects by ibv_modify_qp; `all` calls both. `play` measures all calls in
+ * one process, then repeats them in a thread with a small stack. `main` chooses the data path by
+ * its argument and forks the server; the parent process is the client.
  */
 #define _GNU_SOURCE
 #include "checks.h"
@@ -58,7 +65,7 @@ static __attribute__((noinline)) size_t depth(void)
 
 static void measured(const char *call, size_t bytes)
 {
-	/* Each call is told once, and again when it needs more. */
+	/* Each call is printed once, and again when it needs more stack. */
 	static struct { const char *call; size_t bytes; } known[256];
 	size_t i = 0;
 
@@ -84,7 +91,7 @@ static void measured(const char *call, size_t bytes)
 		result;                                                  \
 	})
 
-/* What cannot fail here. */
+/* Measures a call that must succeed; a failure ends the process. */
 #define MUST(call)                                                       \
 	do {                                                             \
 		if (!DEEP(call)) {                                       \
@@ -94,7 +101,7 @@ static void measured(const char *call, size_t bytes)
 		}                                                        \
 	} while (0)
 
-/* The other process. */
+/* The socket to the other process. */
 static int other;
 
 static void meet(void)
@@ -186,7 +193,7 @@ static void give_receive(size_t offset, uint32_t length)
 
 static void give_send(enum ibv_wr_opcode opcode, uint32_t length)
 {
-	/* Atomics take the eight bytes at the beginning; all else is in pieces. */
+	/* An atomic uses the first eight bytes of the buffer; any other request has two pieces. */
 	int is_atomic = opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 	struct ibv_sge places[2] = {
 		{ (uintptr_t)s.buffer, is_atomic ? 8 : length / 2, s.mr->lkey },
@@ -210,7 +217,7 @@ static void give_send(enum ibv_wr_opcode opcode, uint32_t length)
 	MUST(!ibv_post_send(s.qp, &request, &bad));
 }
 
-/* Polls until `count` completions of receives and as many as `sends` of sends have come. */
+/* Polls until `sends` completions of sends and `receives` completions of receives have come. */
 static void poll_for(int sends, int receives)
 {
 	struct ibv_wc wc;
@@ -377,7 +384,8 @@ static void connected(enum rdma_port_space space)
 	else
 		ask(space);
 	if (space == RDMA_PS_UDP && is_server) {
-		/* The way back is that of the first datagram. */
+		/* The server takes the client's address from the completion of the first
+		 * datagram. */
 		struct ibv_wc wc;
 
 		give_receive(BUFFER / 2, 4096);
@@ -506,7 +514,8 @@ static int play(const char *name, int socket)
 	other = socket;
 	s.buffer = mmap(NULL, BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	NEED(s.buffer != MAP_FAILED);
-	/* It loads plugins: how much stack that takes is the dynamic linker's. */
+	/* ibv_get_device_list loads plugins. It is not measured, because the dynamic linker
+	 * determines its stack. */
 	NEED((list = ibv_get_device_list(NULL)) != NULL && list[0]);
 	NEED(!pthread_attr_init(&attributes) && !pthread_attr_setstacksize(&attributes, STACK));
 	NEED(!pthread_create(&thread, &attributes, opening, list[0]) && !pthread_join(thread, NULL));

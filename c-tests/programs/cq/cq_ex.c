@@ -2,6 +2,12 @@
  * Extended CQs: supported and refused options, iteration, each readable field, clocks, and a CQ
  * that several threads or a single thread (IBV_CREATE_CQ_ATTR_SINGLE_THREADED) iterate.
  * ibv_create_cq_ex(3).
+ *
+ * Map of this file: `creation` tests options of a CQ; the next functions connect a local QP and
+ * start an iteration. `reliable` tests fields of RC completions; `datagrams` tests fields of UD
+ * completions; `invalidated` tests IBV_WC_WITH_INV. `by_threads` starts threads that run `iterate`
+ * on one CQ; `clocks` tests time stamps and hca_core_clock. `main` starts the peer end, in this
+ * process or in another one, and calls the tests.
  */
 #include "rig.h"
 
@@ -139,7 +145,7 @@ static int send_one(struct ibv_qp *qp, uint64_t id, uint32_t len)
 	return ibv_post_send(qp, &w, &bad);
 }
 
-/* ibv_start_poll until it finds something. */
+/* Calls ibv_start_poll until it finds a completion. */
 static int start(struct ibv_cq_ex *cq)
 {
 	struct ibv_poll_cq_attr none = { 0 };
@@ -229,7 +235,7 @@ static void reliable(struct end *e)
 	struct ibv_wc wc;
 	wait_completion(ibv_cq_ex_to_cq(cq), &wc);
 	check(wc.wr_id == 999 && wc.status == IBV_WC_SUCCESS && wc.opcode == IBV_WC_SEND, "ibv_poll_cq on the same queue");
-	/* A request fails: status and vendor_err. */
+	/* A receive that is too short fails: its status and vendor_err. */
 	r.id = 7;
 	r.pieces = 1;
 	r.piece[0].len = 5000;
@@ -283,7 +289,7 @@ static void datagrams(struct end *e)
 	end_close(e);
 }
 
-/* A message that takes a window's key back: which one, by the iterator. */
+/* A SEND that invalidates a memory window; the iterator reads the invalidated rkey. */
 static void invalidated(struct end *e)
 {
 	struct ibv_cq_ex *cq = create((struct ibv_cq_init_attr_ex){ .cqe = 16, .wc_flags = IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_BYTE_LEN });

@@ -1,6 +1,12 @@
 /*
  * Size and events of a CQ: ibv_resize_cq(3), ibv_modify_cq(3), and overrun, which is an error
  * unless IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN is set.
+ *
+ * Map of this file: helpers create a QP that is connected to itself, post requests and query its
+ * state. `sizes` tests ibv_resize_cq; `moderation` tests delayed events by ibv_modify_cq. `overrun`
+ * tests ibv_poll_cq after an overrun; `overrun_iterated` tests the iterator;
+ * `overrun_of_a_shared_queue` tests the CQ of an XRC SRQ. `ignored` tests a CQ that ignores
+ * overruns. `main` starts the peer end for `moderation` and calls the tests.
  */
 #include "rig.h"
 #include <fcntl.h>
@@ -106,7 +112,8 @@ static void sizes(void)
 		receive(qp, 100 + i);
 		send_flags(qp, i, IBV_SEND_SIGNALED | (i == 3 ? IBV_SEND_SOLICITED : 0));
 	}
-	/* The event is that of the last receive: four at least are in the queue, and nobody has polled. */
+	/* Only the last message raises an event. After the event at least four completions are
+	 * in the CQ, because no thread has polled. */
 	if (!readable(channel->fd, WAIT_US / 1000) || ibv_get_cq_event(channel, &from, &context))
 		die("no event of the last message");
 	ibv_ack_cq_events(from, 1);
@@ -168,7 +175,7 @@ static void moderation(struct end *e)
 	struct ibv_modify_cq_attr unknown = { .attr_mask = IBV_CQ_ATTR_RESERVED };
 	struct ibv_wc w;
 	check_eq(ibv_modify_cq(rcq, &unknown), EINVAL, "an attribute that nobody knows");
-	/* Enough of them, long before the time is over. */
+	/* Five completions raise the event long before the period ends. */
 	check_eq(moderate(rcq, 5, 65535), 0, "an event for five completions, or after 65 ms");
 	uint64_t begin = now_us();
 	ibv_req_notify_cq(rcq, 0);
@@ -189,7 +196,7 @@ static void moderation(struct end *e)
 	check(now_us() - begin >= 65000, "and not before");
 	take_event(ch, rcq);
 	wait_completion(rcq, &w);
-	/* Turned off. */
+	/* Moderation is off: each completion raises an event. */
 	check_eq(moderate(rcq, 0, 0), 0, "no moderation");
 	ibv_req_notify_cq(rcq, 0);
 	messages(qp, 1);
@@ -232,7 +239,8 @@ static void moderation(struct end *e)
 	check_eq(ibv_destroy_comp_channel(ch), 0, "ibv_destroy_comp_channel");
 }
 
-/* Which events about which objects have come. */
+/* Waits at most `ms` for an event of `type` about `element`; returns 1 if the event comes. The
+ * function ignores other events. */
 static unsigned events_of(void *element, int type, unsigned ms)
 {
 	unsigned found = 0;
@@ -279,7 +287,7 @@ static void overrun(void)
 	check_eq(ibv_destroy_cq(scq), 0, "ibv_destroy_cq");
 }
 
-/* The same by the iterator. */
+/* Overrun of an extended CQ that the iterator polls. */
 static void overrun_iterated(void)
 {
 	struct ibv_cq_init_attr_ex a = { .cqe = 4, .wc_flags = IBV_WC_EX_WITH_BYTE_LEN };

@@ -4,6 +4,13 @@
  * nothing of the parent. The child may open the device and talk to its parent. Also while other
  * threads of the parent list, open and close devices, or send and poll: calls of the child on
  * inherited objects are refused or have no effect.
+ *
+ * Map of this file: the functions `side_*` open, connect, use and close one end of an RC
+ * connection; `exchange` sends a message each way. `new_child` forks; `outcome` waits for the
+ * child. The tests of single children follow, from `ends_by_itself` to `talks_to_its_parent`. The
+ * functions `while_threads_*` fork children while threads list devices, open devices, transfer data
+ * or contend for locks. `is_told_why` reads the child's error message. `main` connects two QPs of
+ * the parent and calls all tests.
  */
 #include "rig.h"
 
@@ -114,7 +121,7 @@ static int exchange(struct side *a, struct side *b, uint32_t seed)
 	return bad + (verify(a->buf + LEN, LEN, seed + 1) >= 0) + (verify(b->buf + LEN, LEN, seed) >= 0);
 }
 
-/* 0 if the child ends well within its own time limit. */
+/* Returns the exit status of a child, or 1000 plus the number of the signal that ended it. */
 static int outcome(pid_t pid)
 {
 	int status = 0;
@@ -130,13 +137,14 @@ static pid_t new_child(void)
 	if (pid < 0)
 		die("fork");
 	if (pid == 0)
-		alarm(200); /* one that hangs is killed, which its parent sees */
+		alarm(200); /* SIGALRM kills a child that hangs; the parent sees the signal */
 	return pid;
 }
 
 static struct side a, b;
 
-/* A device of its own, from start to end; the mistakes. */
+/* Opens a device, connects two QPs, exchanges messages and closes all; returns the number of
+ * errors. */
 static int own_device(void)
 {
 	struct side c, d;
@@ -458,7 +466,8 @@ static void while_threads_meet(void)
 	check_eq(side_close(&c) + side_close(&d), 0, "failures to destroy and to close");
 }
 
-/* Why is said in one line, however much is refused. */
+/* A child whose calls are refused prints one line with the reason, however many calls are
+ * refused. */
 static void is_told_why(void)
 {
 	char line[512] = "";

@@ -2,6 +2,14 @@
  * ibv_import_device(3) and the imports after it: domains, regions and device memory of another
  * context, in this process and between two. Three parties: an exporter (another process), the
  * importer (this process), and the importer's peer ("one": in this process too).
+ *
+ * Map of this file: `export` is the exporter's process, which `begin_export` forks and
+ * `exporter_does` commands. The importer's helpers connect a QP and post requests; `strange` and
+ * `handles` test invalid descriptors and handles. `lists`, `datagrams` and `target` transfer data
+ * of imported regions; `refused` and `range` test errors; `device_memory` tests ibv_import_dm. A
+ * session starts in `open_import`; `use`, `destroyed`, `unmapped` and `killed` each run a session.
+ * `same_process` imports without an exporter. `main` starts the peer end and calls `strange`,
+ * `same_process` and the sessions.
  */
 #define _GNU_SOURCE
 #include "rig.h"
@@ -23,7 +31,7 @@ struct order {
 	uint32_t offset, len, seed;
 };
 
-static int exporter;	/* our end of its socket */
+static int exporter;	/* this process's end of the socket to the exporter */
 static pid_t exporter_pid;
 
 static void send_fd(int sock, int fd, const struct shared *s)
@@ -145,6 +153,7 @@ static struct shared s;
 static struct end *c;
 static struct address ca;
 
+/* Whether this process may access the exporter's memory by process_vm_readv(2). */
 static int attaches(void)
 {
 	const char *setting = getenv("FERROVERBS_SOFT_CMA");
@@ -172,7 +181,7 @@ static void connect_qp(void)
 		.ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = ca.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } } };
 	if (!err)
 		err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);
-	/* On a cable an answer takes as long as the other end waits for a processor. */
+	/* Between hosts a response takes as long as the peer process waits for a processor. */
 	a = (struct ibv_qp_attr){ .qp_state = IBV_QPS_RTS, .timeout = hosts_differ() ? 18 : 14, .retry_cnt = hosts_differ() ? 7 : 0, .rnr_retry = 7, .max_rd_atomic = 16 };
 	if (!err)
 		err = ibv_modify_qp(qp, &a, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
@@ -185,7 +194,7 @@ static void disconnect(void)
 	end_close(c);
 }
 
-/* After an error. */
+/* Replaces the QP after an error. */
 static void reconnect(void)
 {
 	disconnect();
@@ -470,7 +479,7 @@ static void open_import(void)
 	connect_qp();
 }
 
-/* Whether there is a region to go on with. */
+/* Imports the exporter's region; returns 1 on success. */
 static int import_region(void)
 {
 	int attached = attaches();

@@ -4,6 +4,13 @@
  * fault.
  *
  * Only the first QP of this process has faults, so the place of the peer makes no difference.
+ *
+ * Map of this file: `begin` sets the rules and connects end `a`, which sends, with end `b`; helpers
+ * post requests and check completions. `drops` and `inline_data` test lost messages; `delays` tests
+ * late messages. `not_ready` tests RNR NAKs; `refused` tests requests that the responder refuses.
+ * `breaks` tests errors of the QP; `overruns` tests CQ overruns; `counting` tests rates, filters
+ * and counters. `lists` tests lists of WRITEs; `again` tests a QP after a reset. `main` starts both
+ * ends and calls the tests.
  */
 #include "rig.h"
 
@@ -101,7 +108,7 @@ static int arrived(uint64_t offset, const unsigned char *wanted, size_t len)
 	return 0;
 }
 
-/* ---- what is lost ---- */
+/* ---- lost messages ---- */
 
 static void drops(void)
 {
@@ -120,7 +127,7 @@ static void drops(void)
 	check_eq(end_state(a), IBV_QPS_RTS, "the state of a QP that lost something");
 	end();
 
-	/* As often as it may be, and once more. */
+	/* A message is lost as often as the retries allow, then once more. */
 	o = defaults();
 	o.timeout = short_timeout();
 	o.retry = 3;
@@ -164,7 +171,7 @@ static void drops(void)
 		end();
 	}
 
-	/* What was never written, was read before, or added. */
+	/* A lost WRITE changes no memory. */
 	begin("drop qp=1 op=write nth=1; drop qp=1 op=write every=3", of_type(IBV_QPT_UC));
 	end_fill(a, 0, 64, 7);
 	end_fill(b, BIG, 64, 9);
@@ -206,7 +213,7 @@ static void inline_data(void)
 	end();
 }
 
-/* ---- what is late ---- */
+/* ---- delayed messages ---- */
 
 static void delays(void)
 {
@@ -220,7 +227,7 @@ static void delays(void)
 	all_sent(2, 4, IBV_WC_SUCCESS);
 	end();
 
-	/* Nobody polls: it leaves all the same. */
+	/* A delayed message leaves although no thread polls. */
 	struct options o = defaults();
 	o.channel = 1;
 	begin("delay qp=1 for=50ms every=1", o);
@@ -232,7 +239,7 @@ static void delays(void)
 	sent(1, IBV_WC_SUCCESS);
 	end();
 
-	/* To SQD: what is delayed was begun. */
+	/* A delayed message has started, so it completes after the transition to SQD. */
 	begin("delay qp=1 for=50ms nth=1", defaults());
 	receives(2);
 	sends(1, 2);
@@ -245,7 +252,7 @@ static void delays(void)
 	received(2, 1);
 	end();
 
-	/* An error meanwhile. */
+	/* The QP goes to ERR during a delay. */
 	begin("delay qp=1 for=1s nth=2", defaults());
 	receives(2);
 	sends(1, 3);
@@ -262,7 +269,7 @@ static void delays(void)
 	end();
 }
 
-/* ---- what is refused ---- */
+/* ---- requests that the responder refuses ---- */
 
 static void not_ready(void)
 {
@@ -326,7 +333,7 @@ static void refused(void)
 		sent(4, IBV_WC_WR_FLUSH_ERR);
 		received(1, 2);
 		check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "its own state");
-		/* A peer on another host is not told. */
+		/* A peer on another host does not learn of the error. */
 		check_eq(end_state_soon(b, other), other, "the state of the other end");
 		if (other == IBV_QPS_ERR)
 			check_eq(end_async(b), kinds[i].event, "the event at the other end");
@@ -367,7 +374,7 @@ static void refused(void)
 			check_eq(end_async(b), IBV_EVENT_QP_ACCESS_ERR, "the event at the other end");
 		end();
 	}
-	/* Nobody tells an unreliable sender. */
+	/* An unreliable sender gets no error response. */
 	begin("access-error qp=1 nth=1", of_type(IBV_QPT_UC));
 	receives(2);
 	sends(1, 2);
@@ -377,7 +384,7 @@ static void refused(void)
 	end();
 }
 
-/* ---- what breaks ---- */
+/* ---- errors of QPs and CQs ---- */
 
 static void breaks(void)
 {
@@ -428,7 +435,7 @@ static void overruns(void)
 {
 	begin("cq-overrun cq=1 nth=3", defaults());
 	receives(5);
-	/* The queue is far from full. */
+	/* The CQ is far from full. */
 	sends(1, 5);
 	check_eq(end_async(a), IBV_EVENT_CQ_ERR, "the event of the queue");
 	check_eq(end_async(a), IBV_EVENT_QP_FATAL, "the event of its QP");
@@ -436,7 +443,7 @@ static void overruns(void)
 	check(end_run(a, poll_fails, NULL, 0) == 1, "then polling fails");
 	check_eq(end_state_soon(a, IBV_QPS_ERR), IBV_QPS_ERR, "the state of the QP");
 	end();
-	/* The receive queue of the same end. */
+	/* The receive CQ of the same end. */
 	begin("cq-overrun cq=2 nth=1", defaults());
 	end_recv(a, one_piece(IBV_WR_SEND, 1, 0, 4096));
 	end_send(b, one_piece(IBV_WR_SEND, 2, 0, 16));
@@ -516,7 +523,7 @@ static void counting(void)
 			got[0]++;
 		while (end_try(c, RECVS, &w, QUIET_US))
 			got[1]++;
-		/* The third of all is the first QP's second. */
+		/* The third message of the device is the second one of the first QP. */
 		check_eq(got[0], 3, "of the first QP's messages arrive");
 		check_eq(got[1], i ? 3 : 4, "of the second QP's messages arrive");
 		end_close(c);
@@ -570,7 +577,7 @@ static long to_init(struct parts *p, void *arg)
 	return ibv_modify_qp(p->qp, &at, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
 }
 
-/* Reset and used again, a QP goes on counting; what was flushed, counted. */
+/* A QP continues its count after a reset; flushed requests count too. */
 static void again(void)
 {
 	begin("qp-error qp=1 nth=2; local-error qp=1 nth=5", defaults());

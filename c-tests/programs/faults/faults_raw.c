@@ -3,6 +3,12 @@
  * as on a cable or adapter with that fault.
  *
  * One process sends under the rules, the other one receives. All frames carry a number.
+ *
+ * Map of this file: helpers send numbered frames and check arrivals; `begin` opens a QP in each
+ * process. `lost` tests lost frames; `segmented` tests segmented requests; `late` tests delays.
+ * `local_error` and `qp_error` test errors of a QP; `overrun` and `work_queue_overrun` test CQ
+ * overruns. `port_of_the_sender` and `port_of_the_receiver` test ports that are down. `main` forks
+ * the partner and calls the tests.
  */
 #include "frames.h"
 #include "control.h"
@@ -96,7 +102,8 @@ static int to(struct ibv_qp *qp, enum ibv_qp_state next)
 static struct ibv_qp *qp;
 static struct ibv_flow *flow;
 
-/* Under `rules` where frames are sent; the receiver has none. */
+/* Opens the objects of a test. The sending process has the fault rules `rules`; the receiving
+ * process has none. */
 static void begin(const char *rules)
 {
 	if (!role) {
@@ -192,7 +199,7 @@ static void late(void)
 	end();
 }
 
-/* ---- what breaks ---- */
+/* ---- errors of QPs, CQs and work queues ---- */
 
 static void local_error(void)
 {
@@ -223,7 +230,7 @@ static void qp_error(void)
 		frame_recv(qp, 20);
 		send_all(qp, 1, FRAMES);
 		sent(1, 3, IBV_WC_SUCCESS);
-		/* Whatever the order of the two queues is. */
+		/* The send queue and the receive queue may be flushed in either order. */
 		int sends = 0, receives = 0;
 		for (int i = 0; i < 3; i++) {
 			struct ibv_wc w;
@@ -351,7 +358,7 @@ static void event(enum ibv_event_type wanted)
 	check(next_of_port(ctx, wanted), "%s", ibv_event_type_str(wanted));
 }
 
-/* By the third frame, at the sender. */
+/* The third frame takes the sender's port down. */
 static void port_of_the_sender(void)
 {
 	begin("port-down qp=1 nth=3");
@@ -370,7 +377,7 @@ static void port_of_the_sender(void)
 	end();
 }
 
-/* On request, at the receiver. */
+/* The control pipe takes the receiver's port down and up. */
 static void port_of_the_receiver(void)
 {
 	begin("");

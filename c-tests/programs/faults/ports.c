@@ -2,6 +2,13 @@
  * Port faults (ferroverbs-soft(7), "Faults") over shared memory and between hosts: down and up, by
  * the n-th operation and by a line in the control pipe, with traffic that stalls meanwhile; other
  * port events; rules that change while a process runs; removal of the device.
+ *
+ * Map of this file: helpers check events, port states and completions; `begin` opens the device and
+ * connects ends `a` and `b`. `by_operation` tests rules; `by_request` uses the control pipe;
+ * `connected_meanwhile` connects during a fault; `peer_dies` kills the peer process. `events` tests
+ * other port events; `rules` changes rules at run time. `addresses` tests new GIDs in a network
+ * namespace; `fatal` tests removal of the device. `main` starts the processes of the ends first,
+ * then calls the tests; some tests need two processes.
  */
 #define _GNU_SOURCE
 #include "control.h"
@@ -17,7 +24,7 @@ static struct end *a, *b;
 static struct address aa, ba;
 static struct ibv_context *ctx;
 
-/* In whichever process. */
+/* Sets an environment variable in the process of an end, or removes it; `arg` is NAME=VALUE. */
 static long set_env(struct parts *p, void *arg)
 {
 	(void)p;
@@ -115,7 +122,7 @@ static void end(void)
 static void by_operation(void)
 {
 	struct options o = defaults();
-	/* Patient enough for what the machine may do meanwhile. */
+	/* The long timeout keeps the retries from running out on a busy machine. */
 	o.timeout = 20;
 	setenv("FERROVERBS_SOFT_FAULTS", "port-down qp=1 nth=3 for=500ms", 1);
 	begin("by the third operation, for a time", o);
@@ -199,7 +206,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 		end_send(b, request(aa, reliable && i == 2 ? IBV_WR_RDMA_WRITE : IBV_WR_SEND, i));
 	}
 	if (!reliable) {
-		/* Lost, and nobody says so. */
+		/* The messages are lost, and their sends succeed. */
 		for (int i = 2; i <= 3; i++) {
 			sent(a, i, IBV_WC_SUCCESS);
 			sent(b, i, IBV_WC_SUCCESS);
@@ -233,7 +240,7 @@ static void by_request(enum ibv_qp_type type, int outlasts)
 	end();
 }
 
-/* Connected while the port is down. */
+/* QPs that are connected while the port is down. */
 static void connected_meanwhile(void)
 {
 	struct options o = defaults();
@@ -314,7 +321,8 @@ static void peer_dies(struct end *victim, enum ibv_qp_type type, int ours)
 	end_free(b);
 	b = usual;
 	if (ours) {
-		/* Longer than a notification takes where one is possible. */
+		/* The wait is longer than a notification of the death takes where one is
+		 * possible. */
 		struct ibv_wc w;
 		check(!end_try(a, SENDS, &w, 700000) && !end_try(a, RECVS, &w, 0), "nobody can know of it");
 		check_eq(end_state(a), IBV_QPS_RTS, "the QP's state");
@@ -470,7 +478,7 @@ static int index_of(struct ibv_context *c, unsigned char last)
 	return 0;
 }
 
-/* Whether nothing is there, soon. */
+/* Whether the GID index becomes empty within a tenth of WAIT_US. */
 static int is_empty(struct ibv_context *c, int index)
 {
 	uint64_t until = now_us() + WAIT_US / 10;
@@ -517,7 +525,7 @@ static long with_own_network(struct parts *p, void *arg)
 	union ibv_gid gid;
 	struct ibv_gid_entry entry;
 	if (unshare(CLONE_NEWNET)) {
-		/* Who is not root may in a user namespace, as the same user. */
+		/* A process that is not root needs a user namespace, in which it keeps its user. */
 		char map[40];
 		int len = sprintf(map, "%u %u 1", getuid(), getuid());
 		if (unshare(CLONE_NEWUSER | CLONE_NEWNET))
@@ -539,7 +547,7 @@ static long with_own_network(struct parts *p, void *arg)
 	static const unsigned char localhost[16] = { [10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1 };
 	bad |= (ibv_query_gid(own, 1, 1, &gid) || memcmp(gid.raw, localhost, 16)) << 4;
 	bad |= (ibv_query_gid_ex(own, 1, 1, &entry, 0) || entry.gid_index != 1 || entry.gid_type != IBV_GID_TYPE_ROCE_V2) << 5;
-	/* By which peers can be addressed from now on. */
+	/* An address handle can now use the new GID. */
 	struct ibv_pd *pd = ibv_alloc_pd(own);
 	struct ibv_ah_attr to = { .port_num = 1, .is_global = 1, .grh = { .sgid_index = 1, .hop_limit = 1, .dgid = gid } };
 	struct ibv_ah *ah = pd ? ibv_create_ah(pd, &to) : NULL;

@@ -2,6 +2,13 @@
  * Memory regions of every kind: accepted registrations, zero-based regions, regions with an IOVA,
  * reregistration, explicit and implicit on-demand regions with changing pages, and the null region.
  * ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3).
+ *
+ * Map of this file: functions that run in the process of an end, by `end_run`; helpers register a
+ * region and access it remotely. `registration` tests rights and ranges; `addresses` tests
+ * zero-based and IOVA regions; `stale` tests wrong keys; `changes` tests ibv_rereg_mr. `on_demand`
+ * tests RC with missing pages; `on_demand_elsewhere` tests UC, UD and SRQs; `advice` tests
+ * ibv_advise_mr. `no_memory` tests the null region; `one_key` forks a process whose regions have
+ * equal keys. `main` calls `one_key`, starts both ends and calls the other tests.
  */
 #include "rig.h"
 
@@ -14,7 +21,7 @@ enum {
 	PAGE = 4096,
 };
 
-/* ---- what end_run runs; own[1] is the region ---- */
+/* ---- functions that end_run runs; own[1] is the region, own[2] a second PD ---- */
 
 struct region {
 	uint64_t offset, length, iova;	/* the offset is from the buffer */
@@ -107,7 +114,7 @@ static long advise(struct parts *p, void *arg)
 	return ibv_advise_mr(p->pd, (enum ib_uverbs_advise_mr_advice)w->advice, w->flags, &sg, (uint32_t)w->count);
 }
 
-/* ---- */
+/* ---- tests ---- */
 
 static void open_both(void)
 {
@@ -277,7 +284,8 @@ static void changes(void)
 	open_both();
 	struct region kept = must(b, (struct region){ .offset = 0x3000, .length = 0x1000, .access = ALL });
 	for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
-		/* What ibv_reg_mr refused to leave out of a fork is refused before it gets to the device. */
+		/* With fork support, ibv_rereg_mr may refuse the range before the call gets to
+		 * the device. */
 		r = c[i].r;
 		long result = end_run(b, rereg, &r, sizeof r);
 		check(result == c[i].wanted || (c[i].wanted == IBV_REREG_MR_ERR_CMD && result == IBV_REREG_MR_ERR_DONT_FORK_NEW), "ibv_rereg_mr: %s: %ld", c[i].what, result);
@@ -325,7 +333,7 @@ static void on_demand(void)
 		end_run(b, dereg, NULL, 0);
 		pair_close(a, b);
 	}
-	/* Our own pages are missing. */
+	/* Pages of the requester's own region are missing. */
 	static const enum ibv_wr_opcode local[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ };
 	for (size_t i = 0; i < 3; i++) {
 		open_both();
@@ -482,7 +490,8 @@ static void no_memory(void)
 	struct region r = must(a, (struct region){ .how = 4 });
 	uint32_t sizes[] = { 8, 40, 5000, 70000, 3000000 };
 	for (size_t i = 0; i < 5; i++) {
-		/* READ: what comes is forgotten. WRITE and SEND: zeros. */
+		/* The null region discards the data of a READ, and gives zeros to a WRITE or
+		 * SEND. */
 		struct request s = one_piece(IBV_WR_RDMA_READ, 1, 0 - aa.addr, sizes[i]);
 		s.piece[0].lkey = r.lkey;
 		s.raddr = ba.addr;
