@@ -2,6 +2,14 @@
  * One misuse of verbs, and its right variant, for each check of the layer `validate`: misuse ID
  * wrong|right. The layer must report the wrong variant by that id only, and the right variant not
  * at all. JSON in the environment is the layer's output file.
+ *
+ * Map of this file: a function such as mr_01 is the case MR-01, and `wrong` selects the variant.
+ * The functions mr_* misuse regions and windows; qp_* misuse QP attributes, states and destruction;
+ * wr_* misuse posted requests. handle and extended create an address handle and a QP for ibv_wr_*
+ * calls. The functions cq_* misuse CQs and events: event, finish and arm_and_write serve a CQ with
+ * a channel, and iterated creates an extended CQ. cq_05, cq_06, cq_08 and cq_12 start a second
+ * thread. The last functions, mr_13 and ob_*, misuse contexts, PDs and SRQs. main lets run_case of
+ * pair.h run the entry of `cases` that the first argument names.
  */
 #include "pair.h"
 #include <pthread.h>
@@ -381,12 +389,12 @@ static void wr_14(void)
 	want(!post(a, wr), "ibv_post_send");
 	ok(cq);
 	ok(cq);
-	/* Now it is. */
+	/* The READ has completed, so its bytes may be sent without a fence. */
 	sge.addr -= 63;
 	wr.send_flags &= ~(unsigned)IBV_SEND_FENCE;
 	post_and_poll(wr);
 	want(!post(a, request(IBV_WR_RDMA_READ, &sge, 1)), "ibv_post_send");
-	/* Beside what the READ brings. */
+	/* The WRITE sends bytes beside those that the READ changes. */
 	sge.addr += 64;
 	want(!post(a, wr), "ibv_post_send");
 	ok(cq);
@@ -436,7 +444,7 @@ static void wr_17(void)
 	pair();
 	struct ibv_port_attr port;
 	want(!ibv_query_port(ctx, 1, &port), "ibv_query_port");
-	/* Two of it are too much; one fits into a small machine, where a kernel's device locks it. */
+	/* Two pieces exceed max_msg_sz; a small machine can lock one of them. */
 	size_t size = port.max_msg_sz / 2 + 4096u;
 	void *big = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	want(big != MAP_FAILED, "mmap");
@@ -474,7 +482,7 @@ static void cq_03(void)
 		want(!receive(b, piece(64)), "a receive");
 	struct ibv_sge sge = piece(64);
 	post_and_poll(request(IBV_WR_SEND, &sge, 1));
-	/* The receive's, or the send's after it. */
+	/* The second one of the two completions, of the send and of the receive. */
 	if (!wrong)
 		done(cq);
 }
@@ -486,7 +494,7 @@ static void ack(void)
 	ibv_ack_cq_events(evented, 1);
 }
 
-/* A CQ whose event was got. */
+/* Creates a CQ and receives its first event; returns the channel of the CQ. */
 static struct ibv_comp_channel *event(int early)
 {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(ctx);
@@ -580,7 +588,7 @@ static struct ibv_cq_ex *iterated(uint32_t flags)
 	return ex;
 }
 
-/* A request that is flushed, and no completion without an error before it. */
+/* The first completion of the CQ is that of a flushed request, and has no opcode. */
 static void cq_02(void)
 {
 	struct ibv_cq_ex *ex = iterated(0);
@@ -674,7 +682,7 @@ static void mr_13(void)
 		left[i] = ibv_reg_mr(theirs, buf, SIZE, 0);
 		want(left[i] != NULL, "ibv_reg_mr");
 	}
-	/* For the setting leaks. */
+	/* With EXIT the process ends with live objects, for the setting leaks. */
 	if (getenv("EXIT"))
 		exit(0);
 	if (!wrong)

@@ -4,6 +4,16 @@
  * ibv_wr_post(3), ibv_inc_rkey(3).
  *
  * "b" owns the memory and binds; "a" reads and writes by the window's key.
+ *
+ * Map of this file: open_both connects the pair. The functions from alloc to free_other run in b's
+ * process by end_run: they create, bind and invalidate windows, and register regions. remote, works
+ * and refused issue a's accesses by a key, and check their statuses. type_1, limits and type_2
+ * check rights and bounds; send_inv checks remote invalidation. bad_binds checks binds that
+ * complete with an error; bad_posts checks calls that return EINVAL; lives checks the lifetime of
+ * windows, regions and QPs. one_qp_only adds a second connection by the functions second and
+ * read_by_second; unreliable repeats checks on UC; without_peer binds without a peer; capabilities
+ * checks device attributes. main starts the ends, b in another process for the argument "two", and
+ * runs all checks.
  */
 #include "rig.h"
 
@@ -88,7 +98,7 @@ static long bind_it(struct parts *p, void *arg)
 	return 0;
 }
 
-/* Takes back the window's key here; returns the status. */
+/* Invalidates the window's key by a local request; returns the status of its completion. */
 static long local_inv(struct parts *p, void *arg)
 {
 	struct binding *w = arg;
@@ -285,7 +295,7 @@ static long post_inv(struct parts *p, void *x)
 	return ibv_wr_complete(qx);
 }
 
-/* SEND with invalidate: the receiver learns which key is gone. */
+/* SEND with invalidate: the receive completion names the invalidated key. */
 static void send_inv(int how)
 {
 	const char *by = how == 2 ? "ibv_wr_send_inv" : "IBV_WR_SEND_WITH_INV";
@@ -322,7 +332,7 @@ static void send_inv(int how)
 		end_run(b, dealloc, NULL, 0);
 		pair_close(a, b);
 	}
-	/* No window has this key: the receiver breaks off. */
+	/* The key is that of a region, not of a window: the receiver's QP goes to ERR. */
 	struct options o = defaults();
 	o.mr_access = MW_ALL;
 	o.timeout = short_timeout();
@@ -392,7 +402,7 @@ static void bad_binds(void)
 	pair_close(a, b);
 }
 
-/* What is refused at once. */
+/* Calls that fail with EINVAL at once, and leave the QP as it is. */
 static void bad_posts(void)
 {
 	open_both(MW_ALL, 0);
@@ -532,7 +542,7 @@ static void unreliable(void)
 	end_send(a, s);
 	struct ibv_wc r, c = end_wait(a, SENDS);
 	if (hosts_differ()) {
-		/* RoCE has no such packet. */
+		/* RoCE has no UC packet for SEND with invalidate. */
 		check_eq(c.status, IBV_WC_LOC_QP_OP_ERR, "UC: IBV_WR_SEND_WITH_INV to another host");
 		check_eq(end_state(a), IBV_QPS_SQE, "UC: the sender's state after that");
 		check_eq(end_modify(a, IBV_QPS_RTS), 0, "UC: from SQE to RTS");

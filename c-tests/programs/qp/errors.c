@@ -1,6 +1,14 @@
 /*
  * Failing requests: the statuses that both sides get, over every data path. IBTA 1.7 9.9.2,
  * 9.9.3, 10.8.5; ibv_poll_cq(3).
+ *
+ * Map of this file: expect, expect_states and rdma are helpers. rnr checks missing receives; the
+ * functions lengths* check messages longer than their receive on RC, UC and UD. parts_of_receives
+ * checks receives of which only a part is valid; remote_access and write_with_immediate check
+ * rkeys, rights and bounds; local_protection checks lkeys. flush checks requests on a QP in ERR or
+ * RESET; gone checks peers that are destroyed, in ERR or killed. refused checks requests that
+ * cannot be posted. died_with_a_message kills a sender whose messages wait. main starts the ends, b
+ * in another process for the argument "two"; gone and died_with_a_message start more.
  */
 #include "rig.h"
 
@@ -46,7 +54,7 @@ static void rnr(void)
 	end_send(a, w);
 	expect(end_wait(a, SENDS), IBV_WC_RNR_RETRY_EXC_ERR, 3, "write with immediate, no receive, rnr_retry 2");
 	pair_close(a, b);
-	/* 7: for ever. */
+	/* With rnr_retry 7 the sender retries without limit. */
 	o.rnr_retry = 7;
 	pair_open(a, b, o, &aa, &ba);
 	struct ibv_wc c;
@@ -106,7 +114,7 @@ static void lengths_unreliable(void)
 		end_read(b, 60, past, 16);
 		fill(old, 76, 9);
 		check(!memcmp(past, old + 60, 16), "%s, longer than the receive: nothing beyond its end", name);
-		/* To a QP in ERR: lost. */
+		/* A message to a QP in ERR is lost. */
 		r.id = 2;
 		end_send(a, r);
 		expect(end_wait(a, SENDS), IBV_WC_SUCCESS, 2, "unreliable, to a QP in ERR");
@@ -287,7 +295,7 @@ static void remote_access(void)
 		check(end_verify(b, 0, 64, 3) < 0, "%s, misaligned: memory is unchanged", one_sided[k].name);
 		pair_close(a, b);
 	}
-	/* Nothing is moved, so no key is looked at (IBTA 1.7 9.7.4.1.5). */
+	/* A request of zero bytes needs no valid key (IBTA 1.7 9.7.4.1.5). */
 	for (size_t k = 0; k < 2; k++) {
 		pair_open(a, b, defaults(), &aa, &ba);
 		struct request r = rdma(one_sided[k].op, 1, 0, 0, 0);
@@ -325,7 +333,7 @@ static void write_with_immediate(void)
 		end_deregister(b);
 		pair_close(a, b);
 	}
-	/* Without a receive there is none to tell. */
+	/* Without a posted receive only the sender reports the error. */
 	pair_open(a, b, defaults(), &aa, &ba);
 	end_send(a, rdma(IBV_WR_RDMA_WRITE_WITH_IMM, 1, 8, ba.addr, ba.rkey ^ 0x5a5a00));
 	expect(end_wait(a, SENDS), IBV_WC_REM_ACCESS_ERR, 1, "WRITE with immediate, a bad key and no receive");
@@ -352,7 +360,7 @@ static void local_protection(void)
 			if (side == 2) {
 				struct request rr = { .id = 5, .pieces = 1, .piece = { p } };
 				int err = end_recv(b, rr);
-				/* A device may look at once, or when the message comes. */
+				/* A device may check the lkey now, or at the message's arrival. */
 				if (err) {
 					check_eq(err, EINVAL, "%s: refused at once", name);
 					pair_close(a, b);
@@ -481,7 +489,7 @@ static void gone(void)
 		expect(end_wait(a, SENDS), IBV_WC_RETRY_EXC_ERR, 1, "the peer's QP is in ERR");
 		pair_close(a, b);
 	}
-	/* Not yet ready to receive: silence, until the retries are used up. */
+	/* A peer QP in INIT does not respond, so the requester exhausts its retries. */
 	aa = end_open(a, o);
 	ba = end_open(b, o);
 	end_connect(a, ba);
@@ -599,7 +607,7 @@ int main(int argc, char **argv)
 	flush();
 	gone();
 	refused();
-	/* A receiver on another host is not told. */
+	/* A receiver on another host does not learn of the sender's death. */
 	if (two && !hosts_differ())
 		died_with_a_message();
 	end_free(b);

@@ -4,6 +4,15 @@
  * and arrive, bad_wr names the refused one, and the rest is not posted. A batch of ibv_wr_* calls
  * is posted completely or not at all. ibv_post_send(3), ibv_post_recv(3), ibv_wr_post(3),
  * ibv_create_qp_ex(3).
+ *
+ * Map of this file: `s` is the QP under test; receive, arrives and silent serve its peer; good and
+ * of_opcode make requests. refused posts three requests, the second invalid. The table `opcodes`
+ * lists the opcodes of each QP type; inline_data and by_lists check ibv_post_send; by_builder
+ * checks ibv_wr_* calls, with requests from build. states posts in each state of the QP;
+ * enhancements checks ibv_set_ece and data in order; all runs these checks for one QP. with_rig
+ * makes `s` for RC, UC and UD, xrc for XRC, and frames for RAW_PACKET; creation checks unsupported
+ * send operations. main runs with_rig and xrc twice, without and with ibv_wr_* calls. b is in
+ * another process for the argument "two".
  */
 #include "frames.h"
 #include <fcntl.h>
@@ -69,7 +78,7 @@ static int silent(void)
 
 /* ---- requests ---- */
 
-/* What arrives. For RAW_PACKET: a frame for the receiver. */
+/* Writes the message to send; for RAW_PACKET, a frame to the receiver's address. */
 static void message(void)
 {
 	fill(s.buf + SENT, LEN, 3);
@@ -227,7 +236,7 @@ static void by_lists(void)
 	}
 }
 
-/* ---- the same, built ---- */
+/* ---- the same refusals, by ibv_wr_* calls ---- */
 
 enum trouble { NONE, MANY_PIECES, LONG_INLINE, INLINE_READ, WRONG_OPCODE };
 
@@ -272,7 +281,7 @@ static void by_builder(void)
 	for (int i = 0; i < 3; i++)
 		receive();
 	for (enum trouble t = MANY_PIECES; t <= WRONG_OPCODE; t++) {
-		/* A READ cannot be built where there is none. */
+		/* Only RC and XRC have READ, which is also the wrong opcode of other types. */
 		if ((t == INLINE_READ && s.type != IBV_QPT_RC && s.type != IBV_QPT_XRC_SEND) || (t == WRONG_OPCODE && s.type == IBV_QPT_XRC_SEND))
 			continue;
 		int err = posts(t);
@@ -338,7 +347,7 @@ static void states(void)
 							  (s.type == IBV_QPT_RC ? IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER : 0)), 0, "to RTR");
 	}
 	check_eq(post_either(), EINVAL, "%s: a request in RTR", s.name);
-	/* There is no other path: as the kernel says of RoCE. */
+	/* An alternate path is refused, as the kernel refuses it for RoCE. */
 	if (s.type != IBV_QPT_UD && s.type != IBV_QPT_RAW_PACKET) {
 		struct ibv_qp_attr at = { .alt_ah_attr = { .port_num = 1, .is_global = 1, .grh = { .dgid = aa.gid, .hop_limit = 1, .sgid_index = (uint8_t)hosts_differ() } }, .alt_port_num = 1, .qp_state = IBV_QPS_RTS,
 					  .path_mig_state = IBV_MIG_REARM };
@@ -511,7 +520,7 @@ static void frames(void)
 	check_eq(ibv_destroy_flow(flow) | ibv_destroy_qp(s.qp) | ibv_destroy_qp(frame_receiver) | ibv_destroy_cq(arrivals), 0, "RAW_PACKET: all is destroyed");
 }
 
-/* What a kind of queue pair does not have cannot be asked for when it is created. */
+/* Creation of a QP fails for each send operation that the QP type lacks. */
 static void creation(void)
 {
 	static const struct {
@@ -530,7 +539,7 @@ static void creation(void)
 		for (int bit = 0; bit < 13; bit++) {
 			struct ibv_qp_init_attr_ex ia = { .send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = kinds[i].type, .pd = pd,
 							  .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, .send_ops_flags = 1ull << bit };
-			/* The flush, which these headers do not know (dm.c). */
+			/* Bit 11 is the FLUSH operation, which the headers lack (dm.c). */
 			if (bit == 11)
 				continue;
 			errno = 0;

@@ -1,8 +1,18 @@
-/* The ends of rig.h, in this process and in agents. */
+/*
+ * The ends of rig.h, in this process and in agents.
+ *
+ * Map of this file: `struct objects` has the verbs objects of an end; defaults gives the options.
+ * open_objects, connect_objects and close_objects create, connect and destroy the objects.
+ * post_sends and post_recvs translate requests into work requests; `struct call` and `struct
+ * answer` are the messages between a test and an agent. perform executes a call; agent is the loop
+ * of the agent process. The function call executes a call in this process or sends the call to the
+ * agent. end_new forks the agent; end_kill and end_free end the agent. The remaining functions are
+ * the interface of rig.h, and most make one call.
+ */
 #define _GNU_SOURCE
 #include "rig.h"
 
-/* ---- ends: the real thing, in whichever process ---- */
+/* ---- the verbs objects of an end, in the process that holds them ---- */
 
 struct objects {
 	struct options o;
@@ -31,7 +41,7 @@ struct options defaults(void)
 		.mr_access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
 		.rnr_retry = 7,
 		.retry = 7,
-		/* On a cable an answer takes longer, and may be lost. */
+		/* Between hosts an acknowledgement takes longer, and may be lost. */
 		.timeout = hosts_differ() ? 18 : 10,
 		.rnr_timer = 1,
 		.grh = 1,
@@ -40,7 +50,7 @@ struct options defaults(void)
 	};
 }
 
-/* Of an end's address. */
+/* The index of the GID in an end's address. */
 static int gid_index(void)
 {
 	const char *asked = getenv("TEST_GID");
@@ -263,7 +273,7 @@ static int post_recvs(struct objects *x, const struct request *r, int n, int *ba
 	return err;
 }
 
-/* ---- ends: calls, local or carried to the agent ---- */
+/* ---- calls of an end: executed here, or sent to its agent process ---- */
 
 enum op {
 	OP_OPEN, OP_CONNECT, OP_CLOSE, OP_SEND, OP_RECV, OP_TRY, OP_FILL, OP_VERIFY, OP_WRITE, OP_READ, OP_MODIFY, OP_STATE,

@@ -3,6 +3,14 @@
  * each data path. ibv_create_srq_ex(3), ibv_post_srq_ops(3), ibv_create_cq_ex(3).
  *
  *   tm MODE one|two
+ *
+ * Map of this file: mode_calls checks creation, limits and refused operations; mode_eager checks
+ * eager messages and the choice of an entry. mode_rendezvous checks READ, data and FIN. mode_events
+ * checks completion events of a CQ that the program does not poll; mode_unexpected checks messages
+ * without an entry, and the SRQ limit. send_tag, got_entry and got_whole serve mode_sync, which
+ * checks the unexpected count; renew, failed and still_matches serve mode_errors, which checks
+ * failing messages. mode_kill kills a peer whose message waits. main starts two peers, in other
+ * processes for "two", and runs the mode that the first argument names.
  */
 #include "matcher.h"
 
@@ -40,7 +48,7 @@ static void mode_calls(void)
 	check(caps->max_num_tags >= 1024 && caps->max_ops >= 1024 && caps->max_sge >= 1 && caps->max_rndv_hdr_size >= HEADERS,
 	      "tm_caps: %u tags, %u operations, %u SGEs, %u bytes of headers", caps->max_num_tags, caps->max_ops, caps->max_sge, caps->max_rndv_hdr_size);
 
-	/* What is missing. */
+	/* Creation with a missing or invalid attribute fails. */
 	struct ibv_srq_init_attr_ex a = full_attr();
 	for (unsigned bit = IBV_SRQ_INIT_ATTR_PD; bit <= IBV_SRQ_INIT_ATTR_TM; bit <<= 1) {
 		if (bit == IBV_SRQ_INIT_ATTR_XRCD)
@@ -61,7 +69,7 @@ static void mode_calls(void)
 	a.comp_mask |= IBV_SRQ_INIT_ATTR_RESERVED;
 	refused(a, EOPNOTSUPP, "an unknown bit of the mask");
 
-	/* What is created. */
+	/* The created SRQ has the requested attributes. */
 	a = full_attr();
 	a.srq_context = &a;
 	struct ibv_srq *srq = ibv_create_srq_ex(t.ctx, &a);
@@ -169,7 +177,7 @@ static void mode_eager(void)
 		struct message m = { .opcode = IBV_TMH_EAGER, .tag = 0x1122334455667700ull + (unsigned)n, .app_ctx = 0xa0b0c000u + (unsigned)n, .len = sizes[n / 2],
 				     .seed = (uint32_t)n, .with_imm = n % 3 == 0, .imm = 0xfeed0000u + (unsigned)n };
 		int from = n % 2;
-		/* Exactly as large, or larger. */
+		/* The entry's buffer has the length of the message, or 77 bytes more. */
 		uint32_t room = m.len + (n % 4 < 2 ? 0 : 77);
 		memset(t.buf, 0, m.len + 200);
 		tm_add(&t, 1000u + (unsigned)n, m.tag, EXACT, 100, room, IBV_OPS_SIGNALED, 0);
@@ -286,7 +294,7 @@ static void mode_rendezvous(void)
 			check(0, "FIN %u", i);
 	}
 
-	/* What the SRQ cannot complete. */
+	/* The SRQ cannot complete a rendezvous that is longer than its buffer. */
 	struct message m = { .opcode = IBV_TMH_RNDV, .tag = 3, .app_ctx = 4, .va = t.his[0].addr, .rkey = t.his[0].rkey, .rlen = 101 };
 	tm_add(&t, 70, 3, EXACT, 0, 100, 0, 0);
 	tm_send(&t, 0, &m, 1);
@@ -336,7 +344,7 @@ static void arm(int solicited)
 		die("ibv_req_notify_cq");
 }
 
-/* Nobody polls: the messages, the read and FIN get done all the same. */
+/* Without a poll, messages are matched, and the READ and FIN of a rendezvous are sent. */
 static void mode_events(void)
 {
 	struct tm_options o = tm_defaults();
@@ -453,7 +461,7 @@ static void mode_unexpected(void)
 	tm_close(&t);
 }
 
-/* ---- phases ---- */
+/* ---- the count of unexpected messages ---- */
 
 static void send_tag(int from, uint64_t tag, uint64_t id)
 {
@@ -487,7 +495,7 @@ static void mode_sync(void)
 	tm_expect(&t, seen_op(~1ull, IBV_WC_TM_ADD, 0), "in step: no flag");
 	send_tag(0, 11, 11);
 	got_whole(0, 900, 11, "the first unexpected message");
-	/* Software posted this without having seen the message. */
+	/* Software posts this entry before it has reported the message. */
 	tm_add(&t, 2, 11, EXACT, 64, 64, sig, 0);
 	tm_expect(&t, seen_op(~2ull, IBV_WC_TM_ADD, IBV_WC_TM_SYNC_REQ), "out of step: IBV_WC_TM_SYNC_REQ");
 	uint32_t third = tm_add(&t, 3, 12, EXACT, 64, 64, sig, 0);
@@ -507,7 +515,7 @@ static void mode_sync(void)
 	tm_expect(&t, seen_op(~6ull, IBV_WC_TM_ADD, IBV_WC_TM_SYNC_REQ), "unexpected_cnt without IBV_OPS_TM_SYNC");
 	send_tag(0, 13, 13);
 	got_whole(0, 903, 13, "does not count");
-	/* With it, on any operation. */
+	/* With IBV_OPS_TM_SYNC the count of any operation is valid. */
 	tm_add(&t, 7, 11, EXACT, 192, 64, sync, 4);
 	tm_expect(&t, seen_op(~7ull, IBV_WC_TM_ADD, 0), "with IBV_OPS_TM_SYNC on an ADD");
 	send_tag(0, 13, 13);
@@ -533,7 +541,7 @@ static void mode_sync(void)
 	tm_expect(&t, seen_op(~10ull, IBV_WC_TM_ADD, 0), "NO_TAG leaves it in step");
 	send_tag(1, 15, 15);
 	got_entry(1, 10, 15, "and matching");
-	/* Modulo 2^16. */
+	/* The count of unexpected messages is modulo 2^16. */
 	tm_sync(&t, 11, 5 + 3 * 65536, sig);
 	tm_expect(&t, seen_op(11, IBV_WC_TM_SYNC, 0), "the count is modulo 2^16");
 	tm_quiet(&t, "left");
@@ -605,7 +613,7 @@ static void mode_errors(void)
 	failed(0, 2, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR, "an unexpected message longer than its receive");
 	still_matches(1);
 	renew(0);
-	/* A key that is none. */
+	/* An entry has an invalid lkey. */
 	struct ibv_sge sge = { (uintptr_t)t.buf, 100, t.mr->lkey ^ 0x5000 };
 	struct ibv_ops_wr wr = { .opcode = IBV_WR_TAG_ADD };
 	wr.tm.add.recv_wr_id = 3;
@@ -681,14 +689,14 @@ static void mode_errors(void)
 	tm_close(&t);
 }
 
-/* A peer that is killed in the middle of messages: nothing of it stays. */
+/* A peer is killed while its message waits: the message keeps no receive and no entry. */
 static void mode_kill(void)
 {
 	struct tm_options o = tm_defaults();
 	o.peers = 2;
 	tm_open(&t, &o);
 	tm_add(&t, 1, 1, EXACT, 0, 2 << 20, 0, 0);
-	/* No receive for this one: it waits at the head. */
+	/* The SRQ has no receive for this message, so the message waits. */
 	struct message m = { .opcode = IBV_TMH_EAGER, .tag = 2, .len = 2000000 };
 	tm_send(&t, 0, &m, 1);
 	tm_quiet(&t, "without a receive");

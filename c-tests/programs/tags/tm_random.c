@@ -4,6 +4,13 @@
  * search. ibv_post_srq_ops(3).
  *
  *   tm_random MODE one|two
+ *
+ * Map of this file: tag_of and mode_thousands check a list of 6000 tags; mode_races checks removals
+ * that race with messages. sender, adder and poller are the threads of mode_threads, which starts
+ * them and checks that each message arrives once. `oracle` with in_step, report, take_out and find
+ * is the model with a linear search; random_history compares random steps with the model;
+ * mode_history runs four seeds. main starts the peers of the mode that the first argument names, in
+ * other processes for "two", and runs this mode.
  */
 #include "matcher.h"
 
@@ -13,7 +20,7 @@ static struct matcher t;
 
 enum { TAGS = 6000, SLICE = 64 };
 
-/* A tag for entry i: bits all over, some alike in their lower half. */
+/* The tag of entry i: all bits vary, and some tags have equal lower halves. */
 static uint64_t tag_of(unsigned i)
 {
 	return (uint64_t)(i / 7) * 0x9e3779b97f4a7c15ull ^ (uint64_t)(i % 7) << 40;
@@ -50,7 +57,7 @@ static void mode_thousands(void)
 			unsigned i = (n * 1999u + 17) % TAGS;
 			struct message m = { .opcode = IBV_TMH_EAGER, .tag = tag_of(i), .app_ctx = i, .len = i % (SLICE + 1), .seed = i };
 			if (n % 10 == 9) {
-				/* This one is removed instead. */
+				/* Every tenth entry is removed instead. */
 				good += tm_del(&t, n, handle[where[i]], IBV_OPS_SIGNALED) == 0;
 				struct seen s = tm_wait(&t), want = seen_op(n, IBV_WC_TM_DEL, 0);
 				bad += !tm_same(&s, &want);
@@ -132,7 +139,7 @@ static void mode_races(void)
 			}
 		}
 		for (unsigned i = 0; i < count; i++) {
-			/* Removed: no receive, ever. Too late: its receive, complete. */
+			/* A removed entry never completes; after a late removal it does. */
 			wrong += got[i] != (gone[i] ? 0 : rendezvous ? 17 : 1);
 			removed += gone[i];
 			received += !gone[i];

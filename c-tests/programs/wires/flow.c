@@ -1,6 +1,13 @@
 /*
  * Steering rules: specifications, priorities, actions, counters, and what is refused.
  * ibv_create_flow(3), ibv_create_counters(3).
+ *
+ * Map of this file: make, must and refuses create a rule; refused checks invalid rules and
+ * counters. The function sent sends a frame from the child, and compares the QPs of the parent that
+ * receive it. specifications checks matches by Ethernet, VLAN, IP, port, VXLAN and GRE; labels
+ * checks MPLS label stacks. priorities checks priorities, default rules, copies, drops, counters
+ * and rules of two processes; many checks two thousand rules. main forks the child by partner_fork;
+ * both processes run all checks, and `role` is 1 in the child.
  */
 #include "frames.h"
 #include "rules.h"
@@ -358,7 +365,7 @@ static void priorities(void)
 		check_eq(ibv_destroy_counters(c), 0, "ibv_destroy_counters");
 	}
 	meet();
-	/* Rules of two processes are in one contest. */
+	/* Rules of two processes compete by their priorities. */
 	struct rule r = rule_start(role ? 2 : 3);
 	eth_spec(&r, 0, MAC_A, 0, 0, -1);
 	wide = must(q[role ? 1 : 0], &r);

@@ -1,6 +1,13 @@
 /*
  * RAW_PACKET: frames as they are, checksum, VLAN and segmentation offloads, and the default rules.
  * ibv_create_qp_ex(3), ibv_create_flow(3), ibv_query_device_ex(3), ibv_wr_post(3).
+ *
+ * Map of this file: rule creates a steering rule; told checks device attributes; states checks
+ * state changes and refused creation. refused checks requests that cannot be posted.
+ * defaults_and_sniffers checks which QPs receive a frame by each type of rule, multicast loopback,
+ * jumbo frames and short receives. slow checks a receiver with few receives; crc and offloads check
+ * checksums, VLAN stripping and the frame check sequence; segments checks TCP segmentation. main
+ * forks a child by partner_fork; both processes run all checks, and `role` is 1 in the child.
  */
 #include "frames.h"
 
@@ -82,7 +89,7 @@ static void states(void)
 	check(!ibv_create_qp_ex(ctx, &ex) && errno == EINVAL, "a TSO header of 60000 bytes is refused");
 }
 
-/* What cannot be posted. */
+/* Requests that cannot be posted. */
 static void refused(void)
 {
 	static unsigned char frame[FRAME];
@@ -118,7 +125,7 @@ static void refused(void)
 	check_eq(ibv_destroy_qp(qp) | ibv_destroy_qp(plain), 0, "ibv_destroy_qp");
 }
 
-/* Who gets a frame by the default rules. */
+/* Which QPs receive a frame by normal, default, multicast and sniffer rules. */
 static void defaults_and_sniffers(void)
 {
 	struct ibv_qp *q[4];
@@ -185,7 +192,7 @@ static void defaults_and_sniffers(void)
 		frame_send(q[3], frame, 60, 0);
 	meet();
 	check_eq(frames_arrive(a, 0, 16), 0, "no rule, no frame");
-	/* Multicast that a QP sent itself. */
+	/* A QP can exclude the multicast frames that the QP sends. */
 	struct ibv_qp *own = raw_qp(IBV_QP_CREATE_BLOCK_SELF_MCAST_LB, 0);
 	f[0] = rule(own, IBV_FLOW_ATTR_MC_DEFAULT, 0);
 	frame_recv(own, 40);
@@ -206,7 +213,7 @@ static void defaults_and_sniffers(void)
 		len = udp_frame(buf, MAC_B, MAC_A, -1, 1, 2, 3, 4, 9000, 5);
 		struct ibv_sge sg[3] = { { (uintptr_t)buf, 10, mr->lkey }, { (uintptr_t)buf + 10, 100, mr->lkey }, { (uintptr_t)buf + 110, len - 110, mr->lkey } };
 		struct ibv_send_wr wr = { .wr_id = 99, .sg_list = sg, .num_sge = 3, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
-		/* The rule is the parent's as well: both get it. */
+		/* Both processes have this rule, so both receive the frame. */
 		check_eq(ibv_post_send(q[1], &wr, &bad), 0, "a jumbo frame in three parts");
 		check_eq(frames_arrive(a, 2, 16), 2, "received and completed");
 	} else {
@@ -343,7 +350,7 @@ static void offloads(void)
 		}
 	}
 	meet();
-	/* IPv6: the sum over TCP is made; what a completion says is about IPv4. */
+	/* IPv6: the sender fills the TCP checksum; IBV_WC_IP_CSUM_OK is for IPv4 only. */
 	static const uint8_t s6[16] = { 0xfe, 0x80, [15] = 1 }, d6[16] = { 0xfe, 0x80, [15] = 2 };
 	unsigned char *at = tcp(ipv6(eth(frame, MAC_B, MAC_A, -1, 0x86dd), s6, d6, 6, 7, 20 + 11), 80, 443, 1, 2);
 	fill(at, 11, 3);

@@ -1,12 +1,21 @@
 /*
  * Work queues, indirection tables, and QPs that spread frames by a Toeplitz hash.
  * ibv_create_wq(3), ibv_create_rwq_ind_table(3), ibv_create_qp_ex(3).
+ *
+ * Map of this file: `vectors` has published hash values; make_wq, to and post serve work queues.
+ * spread creates a hashed QP; rule steers a MAC address to a QP. refused checks attributes,
+ * creation errors, states and flushes of work queues, tables and QPs. spreads checks the published
+ * vectors, VLAN stripping, and a work queue that fails alone. The table `sets` lists other hash
+ * fields; some_flow, packet and queue_of make frames and predict their queue; other_fields checks
+ * them. main forks a child by partner_fork; both processes run all checks, the parent receives and
+ * the child sends.
  */
 #include "frames.h"
 
 enum { QUEUES = 4 };
 
-/* Its vectors: addresses and ports, with the hashes of both and of the addresses alone. */
+/* Published vectors of the Toeplitz hash: addresses and ports, the hash of both (four), and the
+ * hash of the addresses alone (two). */
 static const struct {
 	uint32_t src, dst;
 	uint16_t sport, dport;
@@ -413,7 +422,7 @@ static void other_fields(void)
 			check((used & (used - 1)) != 0, "%s: not all in one", sets[set].what);
 			check_eq(ibv_destroy_flow(flow), 0, "ibv_destroy_flow");
 			check_eq(ibv_destroy_qp(qp), 0, "ibv_destroy_qp");
-			/* What is left of the receives. */
+			/* RESET discards the receives that no frame took. */
 			for (int i = 0; i < QUEUES; i++)
 				check(!to(wq[i], IBV_WQS_RESET) && !to(wq[i], IBV_WQS_RDY), "a queue is emptied");
 		}

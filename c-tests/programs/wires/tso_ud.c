@@ -2,6 +2,15 @@
  * Segmentation on UD QPs (IBV_WR_TSO, ibv_wr_send_tso), as IP over InfiniBand uses it: each segment
  * is a datagram with an adapted header. ibv_post_send(3), ibv_wr_post(3), ibv_create_qp_ex(3),
  * ibv_query_device_ex(3), RFC 4391, RFC 791, RFC 8200, RFC 9293.
+ *
+ * Map of this file: receive, up, ud_qp and handle create objects; header, segments, segment and
+ * is_segment describe a request and its segments. segments_arrive and nothing_arrives check
+ * receives. post_ranges and post send a request by a list or by ibv_wr_* calls; sent and quiet
+ * check send completions. told checks device attributes; refused checks invalid requests; arriving
+ * runs the table `jobs`; at_home sends within one process; to_group sends multicast. among_others
+ * mixes requests in a list; waiting and flushed stop the child process while requests wait; failing
+ * checks missing receives and invalid keys. open_all and close_all create and destroy all objects;
+ * faults checks a fault rule. main forks the child by partner_fork; both processes run all checks.
  */
 #include "frames.h"
 #include <sys/prctl.h>
@@ -313,7 +322,7 @@ static void refused(void)
 	meet();
 }
 
-/* ---- what arrives ---- */
+/* ---- segments that arrive ---- */
 
 static const struct job jobs[] = {
 	{ 0x0800, 40000, 2044, 1 },	/* the MTU of IP over InfiniBand, the last one short; identification and sequence number wrap */
@@ -354,7 +363,7 @@ static void arriving(void)
 	meet();
 }
 
-/* To a QP of the same process, and to the sending one itself. */
+/* Requests to another QP of the same process, and to the sending QP itself. */
 static void at_home(void)
 {
 	const struct job j = { 0x0800, 900, 400, 21 };
@@ -436,7 +445,7 @@ static void among_others(void)
 	meet();
 }
 
-/* ---- what waits ---- */
+/* ---- requests that wait ---- */
 
 static void stop_child(int sig)
 {
@@ -465,7 +474,7 @@ static void waiting(void)
 		stop_child(SIGSTOP);
 		struct ibv_wc w;
 		int done = 0;
-		/* Each has its own data: what is not sent yet is not to be changed. */
+		/* Each request has its own data, because unsent data must not change. */
 		for (unsigned n = 0; n < MANY; n++) {
 			struct job j = waiting_job(n);
 			unsigned char *at = data + 4096 * n;
@@ -549,7 +558,7 @@ static void flushed(void)
 	meet();
 }
 
-/* ---- what fails ---- */
+/* ---- requests that fail ---- */
 
 /* A receiver takes datagrams as far as its receives go; an invalid key stops the send queue before
  * any datagram is sent. */
@@ -664,7 +673,7 @@ static void faults(void)
 int main(void)
 {
 	partner_fork();
-	/* It may stand still when the parent fails. */
+	/* The child may be stopped when the parent fails; the kernel then kills the child. */
 	if (role && prctl(PR_SET_PDEATHSIG, SIGKILL))
 		die("prctl");
 	open_all();

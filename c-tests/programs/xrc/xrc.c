@@ -7,6 +7,14 @@
  * "two": the sender is this process. "three": one process for each node, and this process only
  * gives orders. With TEST_HOST (rig.h) and "three" the sender is alone on its host; the process of
  * the receive QP then handles packets and forwards messages for OTHER's SRQ.
+ *
+ * Map of this file: connect_patiently, connect_all, disconnect and status_of_send serve all checks;
+ * domains checks XRC domains and creation errors. data checks each operation by its bytes, and the
+ * order of messages; errors checks failing requests, events and destroyed objects. send_to sends
+ * one message; ports takes the port of a node down and up; opened checks ibv_open_qp. set_up and
+ * close_all open and close all nodes; the functions deaths* kill one process after another. main
+ * takes the number of processes as its argument. begin starts the processes; nodes.c executes the
+ * calls of `on` there.
  */
 #include "nodes.h"
 
@@ -216,7 +224,7 @@ static void errors(int to)
 	check_eq(on(to, WAIT).wc.wr_id, 2, "which is posted");
 	check_eq(on(SENDER, WAIT).wc.status, IBV_WC_SUCCESS, "and sent");
 
-	/* The limit. */
+	/* The limit of an SRQ raises an event. */
 	for (unsigned i = 0; i < 4; i++)
 		on(to, POST, i, 0, 100);
 	check_eq(on(to, LIMIT, 3).v, 0, "ibv_modify_srq");
@@ -226,7 +234,7 @@ static void errors(int to)
 	}
 	check_eq(on(to, ASYNC).v, IBV_EVENT_SRQ_LIMIT_REACHED, "the limit of a queue %s", where);
 
-	/* The queue goes away under the connection. */
+	/* The SRQ is destroyed while the connection exists. */
 	check_eq(on(to, DESTROY_SRQ).v, 0, "destroying a queue of a domain that a QP receives for");
 	check_eq(status_of_send(IBV_WR_SEND, 10, 0, 8, queue[to], 0, 0, 0), no_queue(), "a queue that is gone %s", where);
 	check_eq(on(HOME, ASYNC).v, IBV_EVENT_QP_REQ_ERR, "the event");
@@ -258,7 +266,7 @@ static int send_to(int to)
 }
 
 /* The port of node `at` goes down with requests for the SRQ of `to` in flight, and comes up again.
- * First the requests wait, then they do not. */
+ * The first connection waits for the port; the retries of the second run out. */
 static void ports(int at, int to)
 {
 	connect_patiently(7, hosts_differ() ? 17 : 20);

@@ -7,6 +7,15 @@
  * All connections share the segment: each connection has its own destination addresses, and all its
  * rules name them. A frame that finds no receive for long is lost, as on a cable. The batch is then
  * sent again with another number until it arrives complete.
+ *
+ * Map of this file: The functions fr_make_* create QPs, work queues, tables and rules; fr_counted
+ * checks counters; fr_end_rule, fr_forget and fr_destroy_spreading destroy objects.
+ * fr_post_receives posts receives; fr_take_receive checks their order; fr_arrived checks the
+ * completion and bytes of a frame against the prediction. fr_flush empties a work queue; fr_change
+ * makes one random change of objects; fr_send and fr_sent post frames and check send completions.
+ * fr_complete decides whether a batch is complete; fr_try runs a batch once; fr_batch changes
+ * objects and repeats a batch until it arrives. fr_alone checks this side after the death of the
+ * other process; run_frames is the entry of one side. frames_plan.c has the model.
  */
 #include "random_all.h"
 
@@ -139,7 +148,7 @@ static void fr_end_rule(struct side *s, struct fr_rule *r)
 		fr_must(s, ibv_destroy_counters(r->counters), "ibv_destroy_counters");
 }
 
-/* No rule names a target any more; one that does keeps it. `mine`: it is this side's. */
+/* Removes all rules that name a target QP. `mine`: this side has the target. */
 static void fr_forget(struct side *s, struct frames *x, int role, unsigned target, int mine)
 {
 	for (int k = 0; k < FR_RULES; k++) {
@@ -222,7 +231,7 @@ static void fr_arrived(struct side *s, struct frames *x, const struct ibv_wc *wc
 		bad(s, "queue %u: %s, opcode %d, %u bytes", q, ibv_wc_status_str(wc->status), wc->opcode, wc->byte_len);
 	const unsigned char *end = at + wc->byte_len - fcs - 8;
 	uint32_t epoch = (uint32_t)end[0] << 24 | (uint32_t)end[1] << 16 | (uint32_t)end[2] << 8 | end[3], number = (uint32_t)end[6] << 8 | end[7];
-	/* Late, of a batch that was given up. */
+	/* The frame belongs to an earlier batch that was given up. */
 	if (epoch != x->epoch && x->lost[epoch % 64] == epoch)
 		return;
 	if (epoch != x->epoch || number >= x->n)
@@ -251,7 +260,7 @@ static void fr_arrived(struct side *s, struct frames *x, const struct ibv_wc *wc
 
 /* ---- changes ---- */
 
-/* What was posted to a work queue comes back in order. */
+/* Flushes a work queue: its posted receives complete in order. */
 static void fr_flush(struct side *s, struct frames *x, unsigned i)
 {
 	fr_ready(s, x, i, IBV_WQS_ERR);
@@ -282,7 +291,7 @@ static void fr_change(struct side *s, struct frames *x, int role)
 	struct fr_rule *r = &m->rule[which];
 	unsigned i = which % FR_WORK, p = which % FR_PLAIN, t = which % FR_RSS;
 	if (kind < 10) {
-		/* A rule for an empty place, or one less. */
+		/* Creates a rule in an empty place, or destroys the rule of a place. */
 		if (!r->live) {
 			fr_plan_rule(s, x, r);
 			if (mine)
@@ -426,7 +435,7 @@ static int fr_try(struct side *s, struct frames *x)
 	return fr_complete(s, x);
 }
 
-/* A new number for the batch; nothing of it was seen. */
+/* Gives the batch a new number, and marks all its frames as not received. */
 static void fr_begin(const struct side *s, struct frames *x)
 {
 	x->epoch++;
@@ -438,7 +447,7 @@ static void fr_begin(const struct side *s, struct frames *x)
 			x->of[s->role].due[q][i].seen = 0;
 }
 
-/* 1: the other process is dead. */
+/* Runs one batch. Returns 1 if the other process is dead. */
 static int fr_batch(struct side *s, struct frames *x, int first)
 {
 	struct info *told = s->board->link[s->link].info;
@@ -473,7 +482,7 @@ static int fr_batch(struct side *s, struct frames *x, int first)
 	bad(s, "%u frames from %u were lost %d times", x->n, x->sender, FR_TRIES);
 }
 
-/* The rules of a process that was killed stop nothing any more. */
+/* After the death of the other process its rules affect no frame of this side. */
 static void fr_alone(struct side *s, struct frames *x)
 {
 	atomic_fetch_add(&s->board->survived, 1);

@@ -1,4 +1,14 @@
-/* One side of a connection of random_all.c: creation, connection, posting, polling, closing. */
+/*
+ * One side of a connection of random_all.c: creation, connection, posting, polling, closing.
+ *
+ * Map of this file: target_register and target_make prepare the responder's memory of each kind;
+ * cq_make and qp_make create the queues; side_open creates all objects. to_ready moves the QP to
+ * RTS; ah_make creates an address handle; bind_window binds a memory window; side_connect calls
+ * them in step with the peer. side_close destroys all objects; post_new posts by ibv_wr_* calls;
+ * post_requests posts a batch; post_receives posts its receives. poll_one polls one completion;
+ * completion waits for one, by polling or by events; together is the barrier between both sides of
+ * a connection.
+ */
 #include "random_all.h"
 
 int usable(const struct side *s) { return s->plan.transport == T_RC || s->plan.transport == T_UC || s->plan.transport == T_XRC; }
@@ -145,7 +155,7 @@ void side_open(struct side *s, struct ibv_mr *counter)
 	memset(s->model_landing, CANARY, LANDING);
 	s->mr = ibv_reg_mr(s->pd, s->area, LANDING, IBV_ACCESS_LOCAL_WRITE | (s->plan.transport == T_TM ? IBV_ACCESS_REMOTE_READ : 0));
 	s->scratch_mr = ibv_reg_mr(s->pd, &s->scratch, sizeof s->scratch, IBV_ACCESS_LOCAL_WRITE);
-	/* Keys of a domain serve QPs of that domain. */
+	/* A key is valid for QPs of its PD only, so each side registers the counter. */
 	s->counter_mr = ibv_reg_mr(s->pd, counter->addr, sizeof(uint64_t), RIGHTS);
 	if (!s->mr || !s->scratch_mr || !s->counter_mr || ibv_query_port(s->ctx, 1, &port) || ibv_query_gid(s->ctx, 1, hosts_differ(), &i->gid))
 		bad(s, "regions: %s", strerror(errno));
@@ -449,8 +459,8 @@ int completion(struct side *s, struct ibv_wc *wc, unsigned us, int give_up)
 		do
 			woken = readable(s->channel->fd, 50);
 		while (!woken && !(give_up && s->board->dead[s->plan.proc[!s->role]]) && now_us() <= end);
-		/* An earlier poll would do the adapter's work for it. A completion may arrive just
-		 * now, with its event after it. */
+		/* A poll before the time limit would do the provider's work, and hide a missing
+		 * event. A completion that arrives at the limit has its event soon after. */
 		if (!woken && now_us() > end && poll_one(s, wc)) {
 			if (!readable(s->channel->fd, WAIT_US / 1000))
 				bad(s, "completion of %llx (%s), but nothing woke us", (unsigned long long)wc->wr_id, ibv_wc_status_str(wc->status));

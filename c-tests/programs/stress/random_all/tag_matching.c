@@ -5,6 +5,15 @@
  *
  * Messages of different QPs race. Each QP therefore has its own tags, in the upper byte, which
  * every mask includes.
+ *
+ * Map of this file: `struct tm_list` is the model of the tag list; tm_report, tm_take, tm_insert
+ * and tm_find change and search the model. The functions tm_plan_* choose random operations and
+ * messages, and tm_plan_race a race of both. On the responder, tm_post_receives and tm_do_ops post
+ * receives and operations; tm_check_whole and tm_check_match check one completion; tm_arrivals
+ * polls all of them. On the requester, tm_post_fins posts receives for FIN; tm_send posts a
+ * message; tm_check_fin and tm_answers check FINs and send completions. tm_make and tm_to_ready
+ * create and connect the QPs; tm_batch runs one batch on either side; run_tm is the entry of one
+ * side.
  */
 #include "random_all.h"
 
@@ -43,13 +52,13 @@ struct tm_list {
 	uint64_t next_id;
 	uint32_t next_ctx;
 	int any_stale;
-	/* The responder's. */
+	/* State of the responder. */
 	uint32_t handle[TM_LIST], stale;
 	unsigned char posted[TM_RECVS];
 	unsigned receives;
-	/* The requester's: receives for FIN. */
+	/* State of the requester: receives for FIN messages. */
 	unsigned fins[TM_QPS], fin_next[TM_QPS], fin_done[TM_QPS];
-	/* Of this batch. */
+	/* State of the present batch. */
 	struct tm_op op[TM_OPS + TM_MSGS];
 	struct tm_message m[TM_MSGS];
 	unsigned ops, n, late;
@@ -103,7 +112,7 @@ static void tm_plan_op(struct side *s, struct tm_list *t)
 	o->flags = (below(g, 2) ? IBV_OPS_SIGNALED : 0) | (below(g, 3) == 0 || kind == 7 ? IBV_OPS_TM_SYNC : 0);
 	if (below(g, 8) == 0)
 		o->seen--;
-	/* Only the lower half counts. */
+	/* Only the lower 16 bits of the count are valid. */
 	o->seen = (o->seen & 0xffff) | below(g, 4) << 16;
 	o->stale = kind == 5 && t->any_stale && below(g, 2);
 	if ((o->opcode == IBV_WR_TAG_ADD && t->count == TM_LIST) || (o->opcode == IBV_WR_TAG_DEL && !o->stale && !t->count))
@@ -173,7 +182,7 @@ static void tm_plan_race(struct side *s, struct tm_list *t)
 		m->entry = tm_insert(t, tag, UINT64_MAX);
 		t->op[t->ops++] = (struct tm_op){ .opcode = IBV_WR_TAG_ADD, .entry = m->entry, .in_step = 1 };
 	}
-	/* Whoever comes first. */
+	/* Each entry leaves the list, by its message or by its removal. */
 	for (unsigned i = 0; i < t->n; i++)
 		for (unsigned k = 0; k < t->count; k++)
 			if (t->entry[k].id == t->m[i].entry.id)
@@ -217,14 +226,14 @@ static void tm_fill_op(struct side *s, struct tm_list *t, const struct tm_op *o,
 	}
 }
 
-/* 1: the other process is dead. */
+/* Posts the planned operations, and checks their completions. Returns 0. */
 static int tm_do_ops(struct side *s, struct tm_list *t)
 {
 	static const enum ibv_wc_opcode opcodes[] = { IBV_WC_TM_ADD, IBV_WC_TM_DEL, IBV_WC_TM_SYNC };
 	struct ibv_ops_wr wr[TM_OPS + TM_MSGS], *bad_wr;
 	struct ibv_sge sge[TM_OPS + TM_MSGS];
 	for (unsigned i = 0; i < t->ops;) {
-		/* Lists of additions; what removes needs their handles. */
+		/* Only additions form lists, because a removal needs the handle of an addition. */
 		unsigned n = 0;
 		do
 			tm_fill_op(s, t, &t->op[i + n], &wr[n], &sge[n]);
@@ -339,7 +348,7 @@ static int tm_arrivals(struct side *s, struct tm_list *t, unsigned removals)
 				i++;
 			if (i == t->n)
 				bad(s, "a removal of %llx", (unsigned long long)~wc.wr_id);
-			/* Found: its completion comes or came; removed: it comes whole. */
+			/* IBV_WC_TM_ERR: the message matches. Success: it takes a receive. */
 			enum tm_outcome now = wc.status ? t->m[i].opcode == IBV_TMH_EAGER ? O_EAGER : O_RENDEZVOUS : O_WHOLE;
 			if (t->m[i].outcome != O_RACE && t->m[i].outcome != now)
 				bad(s, "message %u: removed (%s), but its outcome was %d", i, ibv_wc_status_str(wc.status), t->m[i].outcome);
@@ -448,7 +457,7 @@ static void tm_check_fin(struct side *s, struct tm_list *t, const struct ibv_wc 
 	if (q >= TM_QPS || n != t->fin_done[q]++ || wc->qp_num != s->tm_qp[q]->qp_num || wc->opcode != IBV_WC_RECV || wc->byte_len != TM_HEADERS || wc->wc_flags)
 		bad(s, "FIN %llx: opcode %d, %u bytes, flags %x", (unsigned long long)wc->wr_id, wc->opcode, wc->byte_len, wc->wc_flags);
 	t->fins[q]--;
-	/* In the order of the requests of its QP. */
+	/* FINs arrive in the order of the rendezvous requests of their QP. */
 	while (i < t->n && (t->m[i].q != q || t->m[i].opcode != IBV_TMH_RNDV || t->m[i].state || (t->m[i].outcome != O_RENDEZVOUS && t->m[i].outcome != O_RACE)))
 		i++;
 	const unsigned char *at = s->area + tm_fin_at(q, n);
@@ -469,7 +478,7 @@ static void tm_check_fin(struct side *s, struct tm_list *t, const struct ibv_wc 
 	t->m[i].state = 1;
 }
 
-/* Completions of `sends` messages, and of FINs. 1: the other process is dead. */
+/* Polls completions of `sends` messages and of FINs. Returns 1 if the peer process is dead. */
 static int tm_answers(struct side *s, struct tm_list *t, unsigned sends, unsigned fins, unsigned *early)
 {
 	while (sends || fins > *early) {
@@ -492,7 +501,7 @@ static int tm_answers(struct side *s, struct tm_list *t, unsigned sends, unsigne
 	return 0;
 }
 
-/* ---- both ---- */
+/* ---- both sides ---- */
 
 void tm_make(struct side *s)
 {
@@ -530,7 +539,7 @@ void tm_to_ready(struct side *s)
 	}
 }
 
-/* One batch. 1: the other process is dead. */
+/* Runs one batch. Returns 1 if the other process is dead. */
 static int tm_batch(struct side *s, struct tm_list *t, int race)
 {
 	unsigned early = 0, fins = 0, wholes = 0, removals = 0;

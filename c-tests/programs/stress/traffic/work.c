@@ -1,5 +1,16 @@
-/* Threads of a traffic: posters, collectors of send completions, takers of receive completions, and
- * the meddler that changes objects in use. */
+/*
+ * Threads of a traffic: posters, collectors of send completions, takers of receive completions, and
+ * the meddler that changes objects in use.
+ *
+ * Map of this file: traffic_prepare fills the next request of a poster; traffic_calls posts by
+ * ibv_wr_* calls. traffic_free waits for a free slot; traffic_ah creates an address handle.
+ * traffic_poster is the thread that posts; traffic_done and traffic_sent check finished requests;
+ * traffic_collector is the thread that polls send completions. traffic_message and traffic_arrived
+ * check a received message; traffic_pass adds and removes a tag entry; traffic_taker is the thread
+ * that polls receive completions. traffic_meddler is the thread that creates, changes and destroys
+ * objects beside the traffic; traffic_account compares the totals at the end. run.c starts the
+ * threads.
+ */
 #include "traffic.h"
 
 struct traffic_header {
@@ -126,7 +137,7 @@ static void traffic_calls(struct traffic *c, int q, const struct ibv_send_wr *wr
 		traffic_bad(c, "ibv_wr_complete: %s", strerror(e));
 }
 
-/* Waits until the place of a request is free, here and over there. 0: it never will be. */
+/* Waits until the slot of a request is free on both sides. Returns 0 if the peer is dead. */
 static int traffic_free(struct traffic_thread *t, uint32_t seq)
 {
 	struct traffic *c = t->c;
@@ -169,7 +180,7 @@ void *traffic_poster(void *arg)
 		if (ready < n)
 			break;
 		if (c->plan.type == C_UD && (!t->ah || rnd(&t->rng) % 8 == 0)) {
-			/* A handle goes when nothing uses it any more. */
+			/* An address handle is destroyed only when no request uses it. */
 			for (uint32_t i = 0; i < C_SLOTS && traffic_free(t, seq + i); i++)
 				;
 			int e = t->ah && !c->gone ? ibv_destroy_ah(t->ah) : 0;
@@ -217,7 +228,7 @@ void *traffic_poster(void *arg)
 	return NULL;
 }
 
-/* A request was done. */
+/* Checks a finished request, and frees its slot. */
 static void traffic_done(struct traffic_thread *t, int poster, uint32_t seq)
 {
 	struct traffic *c = t->c;
@@ -360,7 +371,7 @@ static void traffic_arrived(struct traffic_thread *t, const struct traffic_wc *w
 	c->board->received++;
 }
 
-/* An entry that no message has comes and goes. */
+/* Adds and removes a tag entry that no message matches. */
 static void traffic_pass(struct traffic_thread *t)
 {
 	struct traffic *c = t->c;
@@ -405,7 +416,7 @@ void *traffic_taker(void *arg)
 	return NULL;
 }
 
-/* ---- meanwhile ---- */
+/* ---- changes to objects beside the traffic ---- */
 
 void *traffic_meddler(void *arg)
 {
