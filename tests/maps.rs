@@ -10,13 +10,15 @@ use std::path::Path;
 const LONG: usize = 400;
 /// The words with which a map begins.
 const MAP: [&str; 2] = ["Map of this file:", "Map of the file:"];
-/// A folder without code of the project.
-const SKIPPED: &str = "fuzz";
+/// Folders without code of the project, and with headers that a generator writes.
+const SKIPPED: [&str; 3] = ["fuzz", "include", "headers"];
 
-/// Whether the comment at the begin of a file has a map.
+/// Whether the comment at the begin of a file has a map. A comment of C ends with `*/`.
 fn has_map(text: &str) -> bool {
-    let head = text.lines().take_while(|line| line.starts_with("//!"));
-    let words: Vec<_> = head.map(|line| line.trim_start_matches("//!").trim()).collect();
+    let head = text.lines().take_while(|line| {
+        line.starts_with("//!") || line.starts_with("/*") || line.starts_with(" *")
+    });
+    let words: Vec<_> = head.map(|line| line.trim_start_matches(['/', '!', '*', ' '])).collect();
     let head = words.join(" ");
     MAP.iter().any(|map| head.contains(map))
 }
@@ -24,8 +26,8 @@ fn has_map(text: &str) -> bool {
 #[test]
 fn each_file_of_more_than_400_lines_begins_with_a_map() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = files::below(root, |path| path.ends_with(SKIPPED));
-    files.retain(|file| files::ends_in(file, &["rs"]));
+    let mut files = files::below(root, |path| SKIPPED.iter().any(|name| path.ends_with(name)));
+    files.retain(|file| files::ends_in(file, &["rs", "c", "h"]));
     assert!(files.len() > 500, "only {} files: does this test still find them?", files.len());
     let mut without = Vec::new();
     for file in files {
@@ -41,6 +43,8 @@ fn each_file_of_more_than_400_lines_begins_with_a_map() {
 #[test]
 fn a_map_is_found_in_the_first_comment_only() {
     assert!(has_map("//! A.\n//!\n//! Map of this\n//! file: a; b.\nfn f() {}\n"));
+    assert!(has_map("/*\n * A.\n *\n * Map of this file: a; b.\n */\nint f;\n"));
+    assert!(!has_map("/*\n * A.\n */\n\n/*\n * Map of this file: a.\n */\n"));
     assert!(!has_map("//! A.\n\n//! Map of this file: a.\n"));
     assert!(!has_map("fn f() {}\n"));
 }

@@ -166,7 +166,7 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
     }
 );
 
-// Models a responder and two pollers: `Qp::arrived`, `Qp::inspect` and `Qp::acknowledge`, with an
+// Models a responder and two pollers: `note_arrival` and `note_fruitless_look` of `RingAcks`, with an
 // acknowledgement after the second unsuccessful look. Weakened otherwise: pollers count without the
 // slot's number.
 model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
@@ -181,10 +181,10 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             quiet: EmptyPolls,
         }
         impl Qp {
-            fn inspect(&self) {
+            fn look(&self) {
                 let next = self.next.load(Ordering::Acquire);
                 let counted = if weakened().otherwise { 5 } else { next };
-                if self.quiet.inspect(counted, MOST)
+                if self.quiet.look(counted, MOST)
                     && self.reported.load(Ordering::Relaxed) != self.next.load(Ordering::Acquire)
                 {
                     let mut responder = self.responder.lock();
@@ -199,7 +199,7 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             reported: AtomicU32::new(5),
             quiet: EmptyPolls::new(),
         });
-        qp.inspect();
+        qp.look();
         let (served, looking) = (Arc::clone(&qp), Arc::clone(&qp));
         let responder = thread::spawn(move || {
             let mut responder = served.responder.lock();
@@ -208,12 +208,12 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             // Whether the acknowledgement can wait.
             !served.quiet.lasts(5, MOST)
         });
-        let poller = thread::spawn(move || looking.inspect());
-        qp.inspect();
+        let poller = thread::spawn(move || looking.look());
+        qp.look();
         let waits = responder.join().expect("the responder ends");
         poller.join().expect("the poller ends");
-        qp.inspect();
-        qp.inspect();
+        qp.look();
+        qp.look();
         assert!(!waits || qp.responder.lock().1 == 6, "never acknowledged");
     }
 );
