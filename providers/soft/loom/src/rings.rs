@@ -166,8 +166,8 @@ model!(a_piece_is_not_overwritten_before_it_is_acknowledged, 2, why: "half a slo
     }
 );
 
-// Models a responder and two pollers: `note_arrival` and `note_fruitless_look` of `RingAcks`, with an
-// acknowledgement after the second unsuccessful look. Weakened otherwise: pollers count without the
+// Models a responder and two pollers: `note_arrival` and `note_fruitless_look` of `RingAcks`, with
+// an acknowledgement after the second poll in vain. Weakened otherwise: pollers count without the
 // slot's number.
 model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
     fails: { a_count_for_no_slot_in_particular_ends_too_early: Weakened::OTHERWISE, },
