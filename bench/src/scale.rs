@@ -16,7 +16,8 @@ use xtask::stage;
 use xtask::table::{Align, Table};
 
 const LIMIT: Duration = Duration::from_secs(300);
-/// Operations of which instructions are counted: a multiple of all numbers of QPs.
+/// Operations of which instructions are counted. The number is divisible by each QP count (1, 100,
+/// 1000), so that every QP gets equally many.
 const OPERATIONS: usize = 1000;
 /// Messages that are timed.
 const MESSAGES: &str = "20000";
@@ -103,6 +104,7 @@ impl Bench {
     fn count(&self, function: &str, connections: &str, own: &str) -> crate::Result<String> {
         self.progress.step(&format!("instructions of {function}, {connections} connections"));
         let count = OPERATIONS.to_string();
+        // The positional arguments of scale.c: PAIRS ACTIVE OWN_CQS COUNT.
         let args = ["count", connections, connections, own, &count];
         let sum = instructions::of(&self.over, &self.scratch, &self.program, &args, function)?;
         Ok(format!("{:.0}", sum as f64 / OPERATIONS as f64))
@@ -189,6 +191,7 @@ impl Bench {
         Ok(table)
     }
 
+    /// One-way latency to a sleeping receiver, and that of eventfd, pipe and futex for comparison.
     fn events(&self) -> crate::Result<Table> {
         let mut table = Table::new(&[
             ("what wakes", Align::Left),

@@ -1,6 +1,6 @@
-//! Static data that all threads of a library share. The locks are pthread mutexes: a lock that a
-//! thread holds during fork(2) can be released in the child (`pthread_atfork(3)`), and the thread
-//! sanitizer knows these locks.
+//! Static data that all threads of a library share. The locks are pthread mutexes, so that a
+//! `pthread_atfork(3)` child handler may unlock what the parent locked before the fork. The thread
+//! sanitizer knows pthread mutexes.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -30,7 +30,8 @@ impl<T> StaticMutex<T> {
         SharedGuard { _lock: self.hold(), value: self.value.get() }
     }
 
-    /// Holds the lock without access to the value, until the result is dropped.
+    /// Holds the lock without access to the value, until the result is dropped. For fork
+    /// handlers.
     pub fn hold(&'static self) -> Guard {
         // SAFETY: initialised statically, and a static lives for ever.
         unsafe { Guard::lock(self.lock.get()) }
@@ -48,14 +49,15 @@ impl<T> Deref for SharedGuard<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: of a static; the held lock excludes other threads.
+        // SAFETY: points into a static; the held lock excludes other threads.
         unsafe { &*self.value }
     }
 }
 
 impl<T> DerefMut for SharedGuard<T> {
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: of a static; the held lock excludes other threads, and `self` is the only access.
+        // SAFETY: points into a static; the held lock excludes other threads, and `self` is the
+        // only access.
         unsafe { &mut *self.value }
     }
 }

@@ -1,5 +1,5 @@
 //! The installed tree of this command: `<prefix>/bin/ferroverbs`, with the library in
-//! `<prefix>/lib/ferroverbs/lib` (packages) or in `<prefix>/lib`.
+//! `<prefix>/lib/ferroverbs/lib` (distribution packages) or in `<prefix>/lib` (plain install).
 
 use crate::output;
 use std::ffi::OsStr;

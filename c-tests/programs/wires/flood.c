@@ -1,7 +1,7 @@
 /*
- * Datagrams to one QP and to a multicast group, between two processes that wait for events, over
- * shared memory. No datagram with a receive is lost, and none waits without its event. No sender
- * exceeds the receives of its peer.
+ * Datagrams to four QPs, unicast and multicast, between two processes that wait for events, over
+ * shared memory. No datagram is lost while its receiver has a receive posted. No datagram waits
+ * without its event. No sender exceeds the receives of its peer.
  */
 #include "partner.h"
 
@@ -23,8 +23,8 @@ static struct ibv_qp *qp[QPS];
 static uint32_t theirs[QPS];
 static union ibv_gid own, group = { .raw = { 0xff, 0x12, 0x40, 0x1b, 0xff, 0xff, [15] = 0x44 } };
 
-/* For each process and QP: the number of received datagrams from the peer whose receives are posted
- * again. */
+/* Credits by [process][QP]: the number of datagrams that the process received from its peer, and
+ * whose receives it posted again. */
 static volatile uint32_t (*received)[QPS];
 
 static void receive(int q, unsigned n)
@@ -46,10 +46,10 @@ static int post(int q, struct ibv_ah *ah, uint32_t qpn, uint32_t number)
 	return ibv_post_send(qp[q], &wr, &bad);
 }
 
-/* Polls all completions; returns their number. Counts completions out of order. */
 static unsigned sends, arrivals, wrong;
 static uint32_t next_from[2][QPS];
 
+/* Polls all completions; returns their number. Counts completions out of order. */
 static unsigned drain(int to_group)
 {
 	struct ibv_wc wc[16];
@@ -92,7 +92,8 @@ static void flood(int to_group)
 	for (int q = 0; q < QPS; q++)
 		received[role][q] = 0;
 	meet();
-	/* To a group: the other's and our own. */
+	/* A multicast datagram also reaches the QPs of its sender's process: twice as many
+	 * arrive. */
 	unsigned wanted = QPS * total * (to_group ? 2 : 1), all = (unsigned)lanes * total;
 	int quiet = 0;
 	if (ibv_req_notify_cq(cq, 0))
@@ -102,7 +103,8 @@ static void flood(int to_group)
 			uint32_t taken = received[!role][q];
 			for (int k = 1; to_group && k < QPS; k++)
 				taken = received[!role][k] < taken ? received[!role][k] : taken;
-			/* The sender's own receives bound a multicast window as well. */
+			/* Both processes send to the same receives. Each process therefore takes
+			 * half of the window, and also waits for its own copies. */
 			for (int k = 0; to_group && k < QPS; k++)
 				taken = next_from[1][k] < taken ? next_from[1][k] : taken;
 			uint32_t window = to_group ? WINDOW / 2 : WINDOW;
@@ -112,7 +114,8 @@ static void flood(int to_group)
 		int done = 1;
 		for (int q = 0; q < lanes; q++)
 			done &= sent[q] == total;
-		/* Credits come without an event. */
+		/* The peer's credits raise no event, so the process polls for them each
+		 * millisecond. */
 		int ms = done ? 100 : 1;
 		if (!readable(channel->fd, ms)) {
 			quiet += ms;
@@ -133,7 +136,7 @@ static void flood(int to_group)
 		if (drain(to_group))
 			quiet = 0;
 	}
-	/* An event that is on its way has nothing to say any more, or a send's completion. */
+	/* Acknowledge left-over events, whose completions are already polled. */
 	while (readable(channel->fd, 0)) {
 		struct ibv_cq *which;
 		void *context;

@@ -1,5 +1,5 @@
-//! Checks whether programs that look for files find the software device: in
-//! `/sys/class/infiniband`.
+//! Checks whether the software device appears in `/sys/class/infiniband`, for programs that read it
+//! from there.
 
 use super::check::Check;
 use super::devices::{CLASS, Device};
@@ -7,6 +7,8 @@ use super::machine::Machine;
 use super::soft;
 use crate::tree;
 
+/// `None` if programs do not see the software device, or if the machine is an unpacked image that
+/// does not show the device.
 pub(super) fn check(machine: &Machine, devices: &[Device]) -> Option<Check> {
     if !soft::is_visible(machine, devices) {
         return None;
@@ -15,7 +17,8 @@ pub(super) fn check(machine: &Machine, devices: &[Device]) -> Option<Check> {
     if machine.has_file(format!("{CLASS}/{name}/node_guid")) {
         return Some(Check::ok("tree", format!("{CLASS} shows {name}")));
     }
-    // The files of an image do not show whether a namespace can be made.
+    // For an unpacked image, this command cannot tell whether `ferroverbs run` may create its mount
+    // namespace there.
     if !machine.is_this() {
         return None;
     }

@@ -1,9 +1,9 @@
-//! The sockets that become rsockets: `/etc/rdma/rsocket/preload_config`, lines of program, domain,
-//! type and protocol, each possibly `*` (rsocket(7)).
-//! `table` consults the choice for each new socket.
+//! Decides which sockets become rsockets, by the rules in `/etc/rdma/rsocket/preload_config`. A
+//! line is: program domain type protocol; `*` matches anything (rsocket(7)). The module `table` (of
+//! open sockets) calls `Choice::takes` for each new TCP socket.
 //!
-//! Without the file, or without a line in it, all stream sockets become rsockets, but no datagram
-//! sockets: those mostly go to name servers.
+//! Without the file, or without a valid line in it, all stream sockets become rsockets, but no
+//! datagram sockets: those mostly go to name servers.
 
 use std::ffi::c_int;
 
@@ -20,7 +20,9 @@ struct Rule {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Choice(Vec<Rule>);
 
-/// Parses a word: `*`, or a name of a number.
+/// Parses a word. The outer `None` means that `names` lacks the word, so the line is invalid. The
+/// inner `None` means `*`, which matches any number. A prefix up to `_` (as in `PF_INET`) is
+/// ignored.
 fn number(word: &str, names: &[(&str, c_int)]) -> Option<Option<c_int>> {
     if word == "*" {
         return Some(None);
@@ -59,7 +61,8 @@ impl Choice {
         Self(text.lines().filter_map(line).collect())
     }
 
-    /// Whether a socket of a program becomes an rsocket.
+    /// Whether a socket of a program becomes an rsocket. The caller has removed `SOCK_NONBLOCK` and
+    /// `SOCK_CLOEXEC` from `kind`.
     #[must_use]
     pub fn takes(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
         let protocol = match (protocol, kind) {
@@ -67,7 +70,7 @@ impl Choice {
             (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
             (known, _) => known,
         };
-        // The file contains a prefix of the program's name.
+        // A line's program matches every program whose name begins with it, in any case.
         let begins = |name: &str| {
             program.get(..name.len()).is_some_and(|start| start.eq_ignore_ascii_case(name))
         };

@@ -4,14 +4,15 @@ use super::{LIMIT, Tally};
 use crate::bench::Bench;
 use std::time::Duration;
 
-/// How often a check is worth its time.
+/// How often a check runs. The option `--all` of `cargo xtask test` adds the later tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tier {
-    /// One proof of a promise, which every change must pass.
+    /// The basic check of a documented guarantee; it runs on every change.
     Short,
-    /// Repetition, sweeps over sizes, all data paths.
+    /// Repetition, sweeps over sizes, all data paths; it runs with `--all`.
     Full,
-    /// Foreign stacks, a kernel's own devices, soak.
+    /// Interoperation with other RoCE stacks, kernel RDMA devices, long-running load; it runs with
+    /// `--all=long`.
     Long,
 }
 
@@ -43,7 +44,7 @@ pub(crate) enum Load {
 /// The body of a check. Results go into the tally; an error means that the check could not run.
 pub(crate) type Run = Box<dyn FnOnce(&Bench, &mut Tally) -> crate::Result<()> + Send>;
 
-/// One entry of `--list`.
+/// A registered check; the runner's `--list` prints its name.
 pub(crate) struct Check {
     /// `group::name`.
     pub(crate) name: String,

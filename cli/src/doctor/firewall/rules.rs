@@ -1,13 +1,14 @@
-//! Decides what the rules of a packet filter do to the first packet of another machine to the RoCE
-//! v2 port.
+//! Decides what the rules of a packet filter do to a new packet from another machine to the RoCE v2
+//! port.
 //!
-//! The packet has a protocol, a port and a connection state, and does not come by loopback. A
-//! condition on another attribute (address, interface, mark) may hold or not, so the decision is
-//! unknown.
+//! Four attributes of the packet are known: its protocol, its port, its connection state (`new`),
+//! and that it does not come by loopback. A condition on anything else (address, mark) counts as
+//! `RuleMatch::Perhaps`, and can make the decision unknown.
 
 use std::collections::BTreeMap;
 
-/// True, false or unknown: the conditions of a rule hold for the packet.
+/// Whether the conditions of a rule hold for the packet. The variants are in ascending order, so
+/// that the minimum of two values is their logical AND.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RuleMatch {
     No,
@@ -50,7 +51,8 @@ pub(super) struct Rule {
     pub(super) verdict: Verdict,
 }
 
-/// A chain of rules. Incoming packets begin at each chain with a policy.
+/// A chain of rules. A chain with a policy is a base chain for incoming packets; each base chain
+/// sees the packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chain {
     pub(super) policy: Option<Policy>,

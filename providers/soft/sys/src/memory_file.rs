@@ -1,5 +1,5 @@
-//! Files whose bytes are memory that any process can map: files of tmpfs and hugetlbfs, to which
-//! `memfd_create(2)` belongs, and DMA-BUFs (`<linux/dma-buf.h>`).
+//! Files whose bytes are memory that any process can map: tmpfs and hugetlbfs files (including
+//! those of `memfd_create(2)`), and DMA-BUFs (`<linux/dma-buf.h>`).
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -10,7 +10,7 @@ use libc::c_int;
 use super::errno::{Errno, check};
 use super::map::{Access, Mapping};
 
-/// A file of memory, by a descriptor of its own.
+/// A memory file, held through a duplicate of the application's descriptor.
 #[derive(Debug)]
 pub struct MemoryFile {
     fd: OwnedFd,
@@ -25,6 +25,7 @@ impl MemoryFile {
     ///
     /// # Errors
     /// `EBADF`: the descriptor is not open. `EOPNOTSUPP`: the file is of another kind.
+    /// Otherwise the errno of the system call.
     pub fn of(fd: c_int) -> Result<Self, Errno> {
         // SAFETY: fcntl with an integer argument; the kernel checks the descriptor.
         let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
@@ -47,6 +48,7 @@ impl MemoryFile {
         check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
         // SAFETY: the call succeeded, so it filled the structure.
         let stat = unsafe { stat.assume_init() };
+        // A directory or FIFO on tmpfs is not memory.
         if !is_dma_buf && stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EOPNOTSUPP);
         }

@@ -1,5 +1,5 @@
 //! Requests that wait for room: in their service's backlog, or among half-open connections.
-//! `room` puts requests here and admits them later.
+//! The module `room` puts requests here and admits them later.
 //!
 //! Requests take turns by source, so that a source with many requests delays no other source. A
 //! waiting request holds no resources of the application.
@@ -26,8 +26,9 @@ pub(super) enum ParkedKind {
 pub(super) struct ParkedRequest {
     pub(super) transaction: u64,
     pub(super) asking: ParkedKind,
-    /// The seed of the communication id of its connection.
+    /// The random number from which the local communication id is made on admission.
     pub(super) random: u64,
+    /// The sender's GUID and communication id, which identify repeats. A SIDR request has no GUID.
     name: (Option<Guid>, CommId),
     heard: Time,
 }
@@ -35,8 +36,9 @@ pub(super) struct ParkedRequest {
 /// All waiting requests. `A` is the address of a sender.
 #[derive(Clone, Debug)]
 pub(super) struct ParkedRequests<A> {
-    /// Requests by source, and within a source by arrival.
+    /// Requests by source, and within a source by arrival number.
     waiting: BTreeMap<(A, u64), ParkedRequest>,
+    /// Arrival numbers by source and by the name that `ParkedRequest` has.
     by_name: BTreeMap<(A, Option<Guid>, CommId), u64>,
     of_source: BTreeMap<A, usize>,
     /// The source whose turn was last.
@@ -85,8 +87,10 @@ impl<A: Clone + Ord> ParkedRequests<A> {
         self.of_source.len()
     }
 
-    /// Whether a request waits here; records its repetition.
+    /// Whether the request of this source, GUID and communication id waits here. If so, `now` is
+    /// recorded as the time of its last repetition.
     pub(super) fn repeats(&mut self, now: Time, from: &A, guid: Option<Guid>, id: CommId) -> bool {
+        // `at` is an arrival number, not a time.
         let Some(&at) = self.by_name.get(&(from.clone(), guid, id)) else { return false };
         if let Some(waiting) = self.waiting.get_mut(&(from.clone(), at)) {
             waiting.heard = now;
@@ -108,6 +112,7 @@ impl<A: Clone + Ord> ParkedRequests<A> {
         if self.waiting.len() >= most {
             let own = self.of_source.get(from).copied().unwrap_or(0);
             let largest = self.of_source.iter().max_by_key(|(_, count)| **count);
+            // Another source must have more requests than this source has with the new request.
             let Some((source, _)) = largest.filter(|(_, count)| **count > own + 1) else {
                 return false;
             };
@@ -137,7 +142,8 @@ impl<A: Clone + Ord> ParkedRequests<A> {
         Some(next)
     }
 
-    /// The oldest request of a source that was repeated lately; older requests are dropped.
+    /// Drops expired requests from the front of a source, and returns the first that is not
+    /// expired.
     pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&ParkedRequest> {
         loop {
             let at = self.range_of(source).next()?;
