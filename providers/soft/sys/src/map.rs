@@ -95,7 +95,7 @@ impl Mapping {
     /// system does not support it.
     ///
     /// The check of the length is necessary: `madvise(2)` rounds the length up, and would free the
-    /// bytes behind the range too. On a system with pages of 64 KiB, the rings of 16 QPs share one.
+    /// bytes behind the range too. On a system with pages of 64 KiB, the rings of 4 QPs share one.
     pub fn discard(&self, at: usize, len: usize) {
         let end = at.checked_add(len);
         let page = page_size();
