@@ -329,7 +329,9 @@ impl Stacks<'_> {
             let name = format!("fi_pingpong efa, {kind}, {size} bytes");
             self.bench.step(&name);
             let fabric = self.bench.over(DataPath::Default)?;
-            let job = fabric.over.job(&launcher).args(["run", "--emulate", "efa", "--"]);
+            // libfabric looks for the device in sysfs.
+            let job = fabric.over.job(&launcher).env_remove("FERROVERBS_TREE");
+            let job = job.args(["run", "--emulate", "efa", "--"]);
             let job = job.args(["fi_pingpong", "-p", "efa", "-e", kind, "-c", "-I", "20"]);
             let job = job.args(["-S", size]).dir(&fabric.work);
             let pair = Pair::with_port_options(job.clone(), job, ["-B", "-P"], LIMIT)?;
