@@ -3,64 +3,14 @@
  * reaches the adapter's data path as the program posted it, and each completion comes back. One
  * line for each check that fails.
  */
-#include <errno.h>
+#include "efa_end.h"
 #include <infiniband/efadv.h>
-#include <infiniband/verbs.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#define QKEY 0x11111111
 #define DEPTH 16
 
-static int failed;
-
-#define CHECK(condition)                                                  \
-	do {                                                              \
-		if (!(condition)) {                                       \
-			printf("line %d: %s\n", __LINE__, #condition);    \
-			failed = 1;                                       \
-		}                                                         \
-	} while (0)
-
-#define MUST(condition)                                                            \
-	do {                                                                       \
-		if (!(condition)) {                                                \
-			printf("line %d: %s (errno %d)\n", __LINE__, #condition, errno); \
-			exit(1);                                                   \
-		}                                                                  \
-	} while (0)
-
-static struct ibv_context *context;
-static struct ibv_pd *pd;
-static struct ibv_mr *mr;
-static struct ibv_cq *cq;
 static struct ibv_comp_channel *channel;
-static struct ibv_ah *ah;
-static char *memory;
-
-static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
-{
-	struct ibv_qp_attr attr = {.qp_state = state, .port_num = 1, .qkey = QKEY};
-	int mask = IBV_QP_STATE;
-
-	if (state == IBV_QPS_INIT)
-		mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-	if (state == IBV_QPS_RTS)
-		mask |= IBV_QP_SQ_PSN;
-	MUST(!ibv_modify_qp(qp, &attr, mask));
-}
-
-static struct ibv_qp *ready(struct ibv_qp *qp)
-{
-	MUST(qp);
-	to_state(qp, IBV_QPS_INIT);
-	to_state(qp, IBV_QPS_RTR);
-	to_state(qp, IBV_QPS_RTS);
-	return qp;
-}
 
 static const struct ibv_qp_cap sizes = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 32};
 
@@ -104,21 +54,6 @@ static void post_recv(struct ibv_qp *qp, uint64_t id, int at)
 	struct ibv_recv_wr wr = {.wr_id = id, .sg_list = sges, .num_sge = 2}, *bad;
 
 	MUST(!ibv_post_recv(qp, &wr, &bad));
-}
-
-static struct ibv_wc completion(void)
-{
-	struct ibv_wc wc = {.wr_id = ~0ull};
-	struct timespec start, now;
-	int got;
-
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	while (!(got = ibv_poll_cq(cq, 1, &wc))) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		MUST(now.tv_sec - start.tv_sec < 60);
-	}
-	MUST(got == 1);
-	return wc;
 }
 
 /* Takes the two completions of a message, in any order. */

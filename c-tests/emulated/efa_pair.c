@@ -3,43 +3,21 @@
  * WRITE, errors that concern one request, and a peer that is killed. The parent drives the test;
  * the child answers. One line for each check that fails.
  */
-#include <errno.h>
+#include "efa_end.h"
 #include <infiniband/efadv.h>
-#include <infiniband/verbs.h>
 #include <signal.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#define QKEY 0x11111111
 #define DEPTH 16
 #define MESSAGES 200
 #define GRH 40
 #define AREA 65536
 
-static int failed, can_write;
-static const char *who;
-
-#define CHECK(condition)                                                            \
-	do {                                                                        \
-		if (!(condition)) {                                                 \
-			printf("%s line %d: %s\n", who, __LINE__, #condition);      \
-			failed = 1;                                                 \
-		}                                                                   \
-	} while (0)
-
-#define MUST(condition)                                                                     \
-	do {                                                                                \
-		if (!(condition)) {                                                         \
-			printf("%s line %d: %s (errno %d)\n", who, __LINE__, #condition, errno); \
-			exit(1);                                                            \
-		}                                                                           \
-	} while (0)
+static int can_write;
 
 struct address {
 	union ibv_gid gid;
@@ -47,35 +25,8 @@ struct address {
 	uint64_t memory;
 };
 
-static struct ibv_context *context;
-static struct ibv_pd *pd;
-static struct ibv_mr *mr;
-static struct ibv_cq *cq;
-static struct ibv_ah *ah;
 static struct ibv_qp *srd, *ud;
-static char *memory;
 static struct address mine, theirs;
-
-static void to_state(struct ibv_qp *qp, enum ibv_qp_state state)
-{
-	struct ibv_qp_attr attr = {.qp_state = state, .port_num = 1, .qkey = QKEY};
-	int mask = IBV_QP_STATE;
-
-	if (state == IBV_QPS_INIT)
-		mask |= IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
-	if (state == IBV_QPS_RTS)
-		mask |= IBV_QP_SQ_PSN;
-	MUST(!ibv_modify_qp(qp, &attr, mask));
-}
-
-static struct ibv_qp *ready(struct ibv_qp *qp)
-{
-	MUST(qp);
-	to_state(qp, IBV_QPS_INIT);
-	to_state(qp, IBV_QPS_RTR);
-	to_state(qp, IBV_QPS_RTS);
-	return qp;
-}
 
 static void open_device(void)
 {
@@ -130,21 +81,6 @@ static void step(int socket)
 
 	MUST(write(socket, &byte, 1) == 1);
 	MUST(read(socket, &byte, 1) == 1);
-}
-
-static struct ibv_wc completion(void)
-{
-	struct ibv_wc wc = {.wr_id = ~0ull};
-	struct timespec start, now;
-	int got;
-
-	clock_gettime(CLOCK_MONOTONIC, &start);
-	while (!(got = ibv_poll_cq(cq, 1, &wc))) {
-		clock_gettime(CLOCK_MONOTONIC, &now);
-		MUST(now.tv_sec - start.tv_sec < 60);
-	}
-	MUST(got == 1);
-	return wc;
 }
 
 static void post_recv(struct ibv_qp *qp, uint64_t id, char *at, uint32_t length)

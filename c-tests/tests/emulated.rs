@@ -28,10 +28,11 @@ impl Bench {
     fn compile(&self, name: &str) -> PathBuf {
         let program = self.folder.join(name);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("emulated/{name}.c"));
+        let sources = ferroverbs_c_tests::sources::sources(&source).expect("the sources");
         let compiled = Command::new("gcc")
             .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-o"])
             .arg(&program)
-            .arg(source)
+            .args(sources)
             .args(["-lefa", "-libverbs"])
             .output()
             .expect("a C compiler");

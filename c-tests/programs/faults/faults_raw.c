@@ -2,7 +2,7 @@
  * Fault rules (ferroverbs-soft(7), "Faults") on RAW_PACKET QPs and work queues: each frame behaves
  * as on a cable or adapter with that fault.
  *
- * One process sends under the rules, the other one receives. All frames carry a number.
+ * A process sends frames under the rules, and its partner receives them. Each frame has a number.
  *
  * Map of this file: helpers send numbered frames and check arrivals; `begin` opens a QP in each
  * process. `lost` tests lost frames; `segmented` tests segmented requests; `late` tests delays.
