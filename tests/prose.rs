@@ -313,7 +313,10 @@ const VAGUE: [&str; 48] = [
 /// The name of a type that a line of Rust defines.
 fn defined_type(line: &str) -> Option<&str> {
     let mut words = line.split([' ', '(', '<', ';', '{', ':']).skip_while(|word| {
-        word.is_empty() || word.starts_with("pub") || matches!(*word, "crate)" | "super)")
+        word.is_empty()
+            || word.starts_with("pub")
+            || matches!(*word, "in" | "crate")
+            || word.ends_with(')')
     });
     let keyword = words.next()?;
     let is_type = matches!(keyword, "struct" | "enum" | "trait" | "type" | "union");
@@ -337,6 +340,7 @@ fn no_type_has_a_vague_name() {
 #[test]
 fn definitions_of_types_are_found() {
     assert_eq!(defined_type("pub(crate) struct Held {"), Some("Held"));
+    assert_eq!(defined_type("pub(in crate::engine) struct Held {"), Some("Held"));
     assert_eq!(defined_type("    enum State<T> {"), Some("State"));
     assert_eq!(defined_type("type Way = fn();"), Some("Way"));
     assert_eq!(defined_type("pub struct Over(u8);"), Some("Over"));

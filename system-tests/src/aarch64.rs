@@ -30,8 +30,8 @@ const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
 /// The sizes of pages that kernels for aarch64 have and the emulator knows.
 const PAGES: [&str; 2] = ["4096", "65536"];
 
-/// C programs that need one process: what the emulator lacks (`process_vm_readv(2)`) is not asked
-/// for, and it loses track of shared pages of 64 KiB between processes.
+/// C programs of one process. The emulator has no `process_vm_readv(2)`, which longer messages
+/// between processes use, and loses track of pages of 64 KiB that processes share.
 const RUNS: &[(&str, &str)] = &[
     ("objects", ""),
     ("limits_objects", ""),
@@ -190,7 +190,7 @@ fn emulator(bench: &Bench) -> Result<(), String> {
 /// What is missing.
 fn cross_tools(bench: &Bench) -> Result<(), String> {
     if find_program(COMPILER).is_none() {
-        return Err(format!("{COMPILER} is missing"));
+        return Err(format!("{COMPILER} is missing (package gcc-aarch64-linux-gnu)"));
     }
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let sysroot = Job::new(rustc).args(["--print", "sysroot"]).run(&bench.scratch, RUN_LIMIT)?;

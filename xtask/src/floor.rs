@@ -184,6 +184,12 @@ fn of_script(script: &str) -> Option<&str> {
     script.split_whitespace().find(|word| word.ends_with("/libc.so.6"))
 }
 
+/// All numbers of a symbol version, such as 2, 3 and 4 of `GLIBC_2.3.4`.
+fn numbers(version: &str) -> Vec<u32> {
+    let numbers = version.trim_start_matches("GLIBC_").split('.');
+    numbers.map(|number| number.parse().unwrap_or_default()).collect()
+}
+
 /// Each symbol of a table of readelf(1), in its newest version that [`FLOOR`] has.
 fn chosen(table: &str) -> BTreeMap<String, Symbol> {
     let mut found: BTreeMap<String, Symbol> = BTreeMap::new();
@@ -196,8 +202,9 @@ fn chosen(table: &str) -> BTreeMap<String, Symbol> {
         if section == "UND" || section == "ABS" || release > FLOOR {
             continue;
         }
-        let is_older = |other: &Symbol| Version::of(&other.version) >= Some(release);
-        if found.get(name).is_some_and(is_older) {
+        // The releases 2.3.3 and 2.3.4 gave some functions different arguments.
+        let is_as_new = |other: &Symbol| numbers(&other.version) >= numbers(version);
+        if found.get(name).is_some_and(is_as_new) {
             continue;
         }
         let size = size.parse().unwrap_or_default();
@@ -247,6 +254,8 @@ mod tests {
   2419: 000000000010a2a0     8 FUNC    WEAK   DEFAULT   16 gettid@@GLIBC_2.30
   2725: 00000000000a2d70    40 FUNC    GLOBAL DEFAULT   16 memcpy@GLIBC_2.2.5
   2727: 000000000009be70   265 IFUNC   GLOBAL DEFAULT   16 memcpy@@GLIBC_2.14
+  2909: 0000000000151b10    82 FUNC    GLOBAL DEFAULT   16 sched_getaffinity@GLIBC_2.3.3
+  2911: 00000000000ee0d0    90 FUNC    GLOBAL DEFAULT   16 sched_getaffinity@@GLIBC_2.3.4
   2800: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS GLIBC_2.14
      9: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND __tls_get_addr@GLIBC_2.3 (2)
 ";
@@ -260,7 +269,8 @@ mod tests {
         assert_eq!(version("gettid"), None, "newer than the floor");
         assert_eq!(version("errno"), None, "private");
         assert_eq!(version("__tls_get_addr"), None, "of another library");
-        assert_eq!(found.len(), 4);
+        assert_eq!(version("sched_getaffinity"), Some("GLIBC_2.3.4"));
+        assert_eq!(found.len(), 5);
         let text = assembly(&found);
         assert!(text.contains(".type environ, %object\n.size environ, 8\n"), "{text}");
         let map = version_map(&found);

@@ -326,7 +326,7 @@ impl Watcher for Capture {
                         known.state.lock().receives.push(post.wr_id, &mut staged, most);
                     }
                 }
-                Queue::StaticMutex(at) => {
+                Queue::Shared(at) => {
                     if let Some(srq) = SRQS.get(at) {
                         srq.push(post.wr_id, &mut staged);
                     }
@@ -348,7 +348,7 @@ impl Watcher for Capture {
                     known.state.lock().receives.refuse(post.wr_id);
                 }
             }
-            Queue::StaticMutex(at) if error != 0 => {
+            Queue::Shared(at) if error != 0 => {
                 if let Some(srq) = SRQS.get(at) {
                     srq.refuse(post.wr_id);
                 }

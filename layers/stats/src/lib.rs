@@ -313,7 +313,7 @@ impl Watcher for Stats {
                 known.place.add(Counter::Receives, 1);
                 region(qp, post).add(Counter::Uses, 1);
             }
-            Queue::StaticMutex(_) => page::count(Counter::SharedReceives),
+            Queue::Shared(_) => page::count(Counter::SharedReceives),
         }
     }
 

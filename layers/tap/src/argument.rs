@@ -15,10 +15,10 @@ use abi::{
     IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ,
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, rdma_cm_event,
-    rdma_cm_id, rdma_event_channel, verbs_mr,
+    QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
+    ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr, ibv_pd, ibv_qp,
+    ibv_qp_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, rdma_cm_event, rdma_cm_id,
+    rdma_event_channel, verbs_mr,
 };
 
 use crate::requests::Requests;
@@ -293,8 +293,12 @@ impl Arg<'_, ibv_cq_init_attr_ex> {
     /// The parts of the channel that the structure names; `None` for NULL.
     #[must_use]
     pub fn channel(self) -> Option<ChannelParts> {
-        // SAFETY: NULL or readable.
-        parts_of(unsafe { self.at.as_ref() }?.channel)
+        if self.at.is_null() {
+            return None;
+        }
+        // SAFETY: not NULL (checked above), so readable as far as the program's version of the
+        // structure reaches; every version has the member.
+        parts_of(unsafe { (*self.at).channel })
     }
 }
 
@@ -341,11 +345,11 @@ impl Arg<'_, ibv_mw> {
 }
 
 impl Arg<'_, ibv_qp> {
-    /// Number and type of the QP.
+    /// Number of the QP; 0 for NULL.
     #[must_use]
-    pub fn number_and_type(self) -> (u32, u32) {
+    pub fn number(self) -> u32 {
         // SAFETY: the QP is live.
-        unsafe { self.member(|qp| ((*qp).qp_num, (*qp).qp_type)) }
+        unsafe { self.member(|qp| (*qp).qp_num) }
     }
 }
 
@@ -421,15 +425,6 @@ impl Arg<'_, ibv_gid> {
     #[must_use]
     pub fn bytes(self) -> Option<[u8; 16]> {
         self.read().map(|gid| gid.bytes())
-    }
-}
-
-impl Arg<'_, ibv_context> {
-    /// The number of completion vectors, and the descriptor of asynchronous events.
-    #[must_use]
-    pub fn vectors_and_events(self) -> (c_int, c_int) {
-        // SAFETY: the context is open.
-        unsafe { self.member(|context| ((*context).num_comp_vectors, (*context).async_fd)) }
     }
 }
 
@@ -559,8 +554,8 @@ numbers!(u8 u16 u32 u64 usize i32);
 #[derive(Debug)]
 pub struct Next<F>(F);
 
-/// What a call returned. Only [`Next::call`] makes one, so a watcher can neither leave the call
-/// out nor change its result.
+/// What a call returned. Only a call of the function beneath makes one ([`Next::call`], and the
+/// same of the data path), so a watcher can neither leave the call out nor change its result.
 #[derive(Debug)]
 pub struct Returned<R>(R);
 

@@ -296,7 +296,7 @@ unsafe extern "C" fn post_srq_recv<W: Watcher>(
     let Some(ctx) = context(unsafe { (*srq).context }) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
     unsafe {
-        receive::<W>(ctx.at, Queue::StaticMutex(srq as usize), Call::post_srq_recv, wr, bad, || {
+        receive::<W>(ctx.at, Queue::Shared(srq as usize), Call::post_srq_recv, wr, bad, || {
             beneath!(ctx.next, post_srq_recv)(srq, wr, bad)
         })
     }

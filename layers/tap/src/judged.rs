@@ -1,9 +1,9 @@
-//! The data path of a watcher that judges calls: posting and polling by the functions of every
-//! context. The watcher finds its own record of the object, and names the operations beneath from
-//! there, so that the tap looks nothing up. The code neither allocates nor locks.
+//! The data path of a watcher that judges calls: the functions that post requests and poll CQs. The
+//! watcher finds its own record of the object, and takes the operations beneath from the record, so
+//! the tap looks nothing up. The code of this file neither allocates nor locks.
 //!
-//! The entry points with a call site are a jump: they pass on the return address and the stack
-//! pointer of the program's call.
+//! `ibv_post_send` and `ibv_post_recv` enter by a few instructions of assembly, which add the
+//! return address and the stack pointer of the program's call to the arguments, and jump.
 
 use core::ffi::c_int;
 use core::marker::PhantomData;

@@ -220,7 +220,7 @@ pub enum Queue<'a> {
     /// The receive queue of a QP.
     Receive(&'a Qp),
     /// A shared receive queue, by its address.
-    StaticMutex(usize),
+    Shared(usize),
 }
 
 /// The bytes of a request, as the program gave them.
@@ -451,12 +451,10 @@ pub unsafe fn attach<W: Watcher>(
     qp::fill::<W>(mine);
     if W::RECORDS {
         data::fill::<W>(mine);
-    } else {
-        judged::fill::<W>(mine);
-    }
-    if W::RECORDS {
         let now = now();
         W::called(Call::attach, Times { start: now, end: now }, 0, 0, &[at as u64]);
+    } else {
+        judged::fill::<W>(mine);
     }
 }
 

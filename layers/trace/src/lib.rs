@@ -108,7 +108,7 @@ impl Watcher for Trace {
             Queue::Send(qp) | Queue::Receive(qp) => {
                 (u64::from(qp.number), qp.peer.load(Ordering::Relaxed))
             }
-            Queue::StaticMutex(at) => (at as u64, 0),
+            Queue::Shared(at) => (at as u64, 0),
         };
         let (addr, length, lkey) = post.first;
         // The opcode and two flags of a send request, stored above the QP's number.

@@ -94,7 +94,7 @@ fn remember(
     let at = qp.at();
     let known = Arc::new(Qp {
         at,
-        number: qp.number_and_type().0,
+        number: qp.number(),
         kind: attr.qp_type,
         ctx,
         pd,

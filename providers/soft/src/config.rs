@@ -306,7 +306,7 @@ pub(crate) fn eager_bytes() -> usize {
 const EAGER_BYTES: usize = 8192;
 
 /// Whether a helper thread moves some bytes of long WRITEs to this process and READs from it
-/// (`engine::helping`). `FERROVERBS_SOFT_HELPER=off` suits programs that use all processors.
+/// (`engine::ring::helping`). `FERROVERBS_SOFT_HELPER=off` suits programs that use all processors.
 pub(crate) fn helps() -> bool {
     HELPER.get().unwrap_or(true)
 }

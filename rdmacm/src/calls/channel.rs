@@ -109,8 +109,8 @@ pub(crate) unsafe extern "C-unwind" fn get(
                     return Ok(MinusOne(1));
                 };
                 *event = give_event(taken);
-                let said = &**event;
-                probe!(librdmacm, event, said.id, said.event, said.status);
+                let taken = &**event;
+                probe!(librdmacm, event, taken.id, taken.event, taken.status);
             }
             Ok(MinusOne(0))
         });

@@ -59,8 +59,9 @@ fn advise(start: u64, len: usize, advice: c_int) -> Result<(), Errno> {
     }
 }
 
-/// Whether the kernel knows the advice. Linux before 5.14, gVisor, qemu-user and filters of
-/// seccomp(2) refuse the advice for any range, and some accept only an empty range.
+/// Whether the kernel accepts the advice for a page of this process. Linux before 5.14, gVisor and
+/// filters of seccomp(2) refuse the advice for any range, and some accept only an empty range.
+/// [`refuses_unknown_advice`] finds systems that accept everything.
 fn is_known(advice: c_int) -> bool {
     // A page of the stack can be read and written, so only an unknown advice fails.
     let on_stack = 0_u8;
@@ -75,8 +76,8 @@ fn refuses_unknown_advice() -> bool {
     *ANSWER.get_or_init(|| !is_known(c_int::MAX))
 }
 
-/// As [`populate`], for a kernel without the advice: reads a word of each page, or writes the word
-/// back.
+/// As [`populate`], for a system whose advice is absent or has no effect: reads a word of each
+/// page, or writes the word back.
 fn access_each_page(start: u64, len: usize, write: bool) -> Result<(), Errno> {
     // Check first that all pages are mapped: an access to another page raises SIGSEGV, for which
     // the program may have a handler.

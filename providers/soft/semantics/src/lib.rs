@@ -10,7 +10,8 @@
 //! - Requests: [`request`] holds the send queue and its requests, [`receive`] the receive queues,
 //!   [`completion`] the completion queues.
 //! - Queue pairs: [`state`] defines states and kinds, [`modify`] the transitions, [`failure_state`]
-//!   the failure of a send queue. - Memory: [`keys`] checks accesses, [`windows`] bindings.
+//!   the failure of a send queue.
+//! - Memory: [`keys`] checks accesses, [`windows`] bindings.
 //! - Messages: [`inbound`] holds the responder's results, [`tags`] tag matching, [`frames`]
 //!   Ethernet, [`xrc`] shared receive queues of XRC.
 //! - Testing aids: [`faults`] and [`impairment`] inject errors and packet loss, [`strict`] adds

@@ -1,5 +1,5 @@
 //! Buffers for the device (ibv_alloc_buf(3)): sealed memory files that peers can map. A peer that
-//! often uses a region of such a buffer maps it (`engine::mapped`).
+//! often uses a region of such a buffer maps it (`engine::ring::mapped`).
 
 use super::dm::memory;
 use super::object;

@@ -45,7 +45,7 @@ pub(super) struct DeviceMemory {
 enum Store {
     Own {
         map: Mapping,
-        /// Peers that use the memory find it by the descriptor of its owner (`engine::mapped`).
+        /// A peer that uses the memory finds it by its owner's descriptor (`engine::ring::mapped`).
         _file: Memfd,
         /// The table entry by which importers find the memory; it belongs to no protection domain.
         keys: Keys,

@@ -84,8 +84,9 @@ pub(crate) unsafe extern "C" fn post_recv(
     let result = unsafe {
         match queue.lock_receives_for_post() {
             Ok(mut receives) => post_list(wr, bad_wr, |id, list| {
+                receives.post(id, list).map_err(errno)?;
                 probes::post_recv(id, list.len(), queue);
-                receives.post(id, list).map_err(errno)
+                Ok(())
             }),
             Err(errno) => post_list(wr, bad_wr, |_, _| Err(errno)),
         }

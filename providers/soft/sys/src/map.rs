@@ -95,7 +95,7 @@ impl Mapping {
     /// system does not support it.
     ///
     /// The check of the length is necessary: `madvise(2)` rounds the length up, and would free the
-    /// bytes behind the range too. On a system with pages of 64 KiB, the rings of 4 QPs share one.
+    /// bytes behind the range too. With pages of 64 KiB, the rings of four QPs share a page.
     pub fn discard(&self, at: usize, len: usize) {
         let end = at.checked_add(len);
         let page = page_size();
@@ -241,7 +241,7 @@ mod tests {
         two.discard(0, size);
         assert!(
             pages() >= 2,
-            "neither parts of pages, nor bytes beyond the end, nor through a mapping without right"
+            "neither parts of pages, nor bytes beyond the end, nor through a read-only mapping"
         );
         // SAFETY: in the mapping, which is not written any more.
         assert_eq!(unsafe { two.base().add(3 * size).read_volatile() }, 7);

@@ -1,5 +1,5 @@
 //! Inlets: the receiving side of datagram rings, one ring for each peer process. Polls and the
-//! service thread look here; datagrams go to `ud`, frames to `ethernet`, messages of XRC to `xrc`,
+//! service thread look here; datagrams go to `ud`, frames to `frames`, messages of XRC to `xrc`,
 //! and packets of the wire between hosts to `host_qp`.
 //!
 //! Locks: `Datagrams::inlets` (tried by polls) > everything that a delivery takes.

@@ -1,5 +1,5 @@
 //! Datagram rings: one ring for each ordered pair of processes carries UD datagrams (`ud`), frames
-//! (`ethernet`) and XRC messages. Senders put into an `Outlet`; polls and the service thread serve
+//! (`frames`) and XRC messages. Senders put into an `Outlet`; polls and the service thread serve
 //! the `Inlets`.
 //!
 //! A datagram in the ring is complete for its sender. The process of the receiver delivers it.

@@ -1,5 +1,5 @@
 //! Segmented sends (`IBV_WR_TSO`, ibv_post_send(3)): one request becomes many frames or datagrams.
-//! `ethernet` and `ud` call `send_segments`. Each segment is a copy of the header, adjusted, and a
+//! `frames` and `ud` call `send_segments`. Each segment is a copy of the header, adjusted, and a
 //! piece of the data.
 
 use crate::engine::datagram::PutResult;

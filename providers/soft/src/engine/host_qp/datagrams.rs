@@ -1,5 +1,5 @@
 //! UD between hosts: from the send queue to a datagram, and from a datagram to a receive.
-//! Stands between `engine::ud` and the connection of the QP (`host::connection::datagram`).
+//! Stands between `engine::datagram::ud` and the QP's connection (`host::connection::datagram`).
 #![forbid(unsafe_code)]
 
 use super::forward::address_pair;

@@ -1,5 +1,6 @@
 //! Executes requests of received packets for one QP: from its connection to receives and memory.
-//! Stands between `host::connection::packets` and `engine::inbound`, which ring slots use as well.
+//! Stands between `host::connection::packets` and `engine::queues::inbound`, which ring slots use
+//! as well.
 //!
 //! Threads enter by `receive_packets` (a poll or the service thread, which hold the inbox),
 //! `run_wire_timeout` and `apply_srq_reply`. `with_connection` takes the locks: `responder`, then

@@ -1,5 +1,6 @@
 //! XRC: executes requests of another process for a shared receive queue of this process.
-//! The counterpart of `xrc_requests`, between the frames of `forward` and `engine::inbound`.
+//! The counterpart of `xrc_requests`, between the frames of `forward` and
+//! `engine::queues::inbound`.
 //!
 //! A proxy QP executes the requests, as for a sender on this host, but without a ring. The proxy
 //! belongs to one incarnation of the receiving QP, whose owner's tables limit the rights. Any

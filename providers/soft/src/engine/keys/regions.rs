@@ -43,7 +43,7 @@ pub(crate) const ON_DEMAND: u32 = 1 << 6;
 /// A mark of soft, outside of the flags of verbs: the region has no memory.
 pub(crate) const VOID: u32 = 1 << 31;
 
-/// A mark of soft: the memory belongs to another process (`engine::imported`), and `va` is an
+/// A mark of soft: the memory belongs to another process (`engine::keys::imported`), and `va` is an
 /// address of that process.
 pub(crate) const IMPORTED: u32 = 1 << 30;
 /// Marks of regions whose memory is not directly at `va`.

@@ -1,5 +1,5 @@
 //! Tests that a request completes before the reply to it does, whichever ring a thread reads first.
-//! The two rings belong to different QPs of one XRC endpoint (`xrc_rings`).
+//! The two rings belong to different QPs of one XRC endpoint (`xrc::rings`).
 
 use super::*;
 use crate::engine::xrc::DomainId;

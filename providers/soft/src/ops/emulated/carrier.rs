@@ -41,8 +41,8 @@ pub(super) struct SoftCarrier {
     device: Arc<Device>,
 }
 
-/// Regions by handle. EFA's descriptors have 24 bits for a key: 16 of the handle, and 8 that change
-/// when the handle is used again.
+/// Regions by handle. EFA's descriptors have 24 bits for a key: 16 of the handle, and 8 that count
+/// registrations, so that the key of a region that is gone rarely names a later region.
 #[derive(Debug, Default)]
 struct Regions {
     by_handle: BTreeMap<u32, (u32, Mr)>,

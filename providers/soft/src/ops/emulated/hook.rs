@@ -1,6 +1,7 @@
 //! The layer directly above the provider. After each post and arming of the provider, the layer
-//! reads the doorbell. Inline code calls some functions through the QP itself. The layer replaces
-//! these functions when the QP changes its state, because programs post after this change.
+//! reads the doorbell. Inline code calls some functions through the QP or the CQ itself. The layer
+//! replaces `start_poll` when a CQ is created, and `wr_complete` when a QP changes its state,
+//! because programs post after this change.
 
 use super::context;
 use abi::{

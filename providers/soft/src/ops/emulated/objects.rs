@@ -123,7 +123,7 @@ macro_rules! owner {
         impl Drop for $name {
             fn drop(&mut self) {
                 // SAFETY: the object lives, nobody uses it any more, and what it needs is kept.
-                // Without success the object would leak; the owners make no such use of objects.
+                // The call succeeds: each object that needed this object is gone.
                 let _ = unsafe { $destroy(self.object.as_ptr()) };
             }
         }
@@ -345,7 +345,7 @@ impl Qp {
         done(unsafe { qp::modify_qp(self.as_ptr(), attr, mask.cast_signed()) })
     }
 
-    /// Posts a request. `request` has no successor, and its list is valid.
+    /// Posts a request.
     pub(super) fn post_send(&self, request: &mut SendRequest<'_>) -> Result<(), Errno> {
         let mut bad = null_mut();
         // SAFETY: a live QP, and a request whose list `SendRequest` borrows.
@@ -410,7 +410,7 @@ impl<'a> SendRequest<'a> {
     }
 }
 
-/// The descriptor of a raw number, for `Drop`-free closing.
+/// Closes a descriptor that no owner closes.
 pub(super) fn close(fd: RawFd) {
     // SAFETY: the caller owns the descriptor and gives it up.
     unsafe { libc::close(fd) };

@@ -359,7 +359,7 @@ impl Srd {
                 let body = Body::Request { qpn: to.qp.number(), qkey: to.qkey };
                 let message = Message { token: to.token, body };
                 send_handshake(&self.control, &to.ah, peer.1, message);
-                *at = now + (FIRST_PAUSE * 2_u32.pow((*tries).min(5))).min(MOST_PAUSE);
+                *at = now + (FIRST_PAUSE * (1 << *tries)).min(MOST_PAUSE);
                 *tries += 1;
             }
             next = Some(next.map_or(*at, |next| next.min(*at)));

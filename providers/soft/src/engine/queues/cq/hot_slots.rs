@@ -1,5 +1,5 @@
 //! Hot rings: the rings that a poll reads without a bell, and the rule that selects them. Used for
-//! the receive rings of QPs (`cq`) and for datagram rings (`datagrams`).
+//! the receive rings of QPs (`queues::cq`) and for datagram rings (`datagram`).
 #![forbid(unsafe_code)]
 
 /// Maximal number of hot rings; senders to all further rings ring a bell.

@@ -1,5 +1,5 @@
 //! Creation of a QP (ibv_create_qp(3), ibv_open_qp(3)): its number, its queues, its wire, and its
-//! entry in the tables. `ops/qp` and `xrc_tasks` create QPs here; `qp` has their state.
+//! entry in the tables. `ops/qp` and `xrc/tasks` create QPs here; `qp/mod` has their fields.
 #![forbid(unsafe_code)]
 
 use crate::engine::adapter::Adapter;

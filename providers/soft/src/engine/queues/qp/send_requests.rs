@@ -11,7 +11,7 @@ use soft_semantics::strict::UnpolledRequests;
 #[derive(Debug)]
 pub(crate) struct SendRequests {
     pub(crate) queue: SendQueue,
-    /// Present in strict mode (`engine::strict`).
+    /// Present in strict mode (`engine::faults::strict`).
     pub(in crate::engine) unpolled: Option<Box<UnpolledRequests>>,
     /// Whether the send queue still works. Reset by RESET, and by the change from SQE to RTS.
     pub(crate) failure: FailureState,

@@ -119,6 +119,9 @@ impl TagMatching {
             wc_flags: IBV_WC_TM_DATA_VALID,
             ..Cqe::default()
         };
+        if !good {
+            crate::probes::completion_error(&cqe);
+        }
         self.cq.push(&cqe, fetch.solicited);
     }
 
@@ -133,6 +136,7 @@ impl TagMatching {
                 qp_num: qp.qpn(),
                 ..Cqe::default()
             };
+            crate::probes::completion_error(&cqe);
             self.cq.push(&cqe, false);
         }
     }

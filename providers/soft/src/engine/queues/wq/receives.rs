@@ -1,6 +1,6 @@
 //! Work queues, indirection tables and RSS (ibv_create_wq(3), ibv_create_rwq_ind_table(3)).
-//! `ops/wq` creates them; frames arrive from `ethernet/receive`, completions go to the CQ of the
-//! work queue.
+//! `ops/wq` creates them. Frames arrive from `engine/frames/receive`; completions go to the CQ of
+//! the work queue.
 
 use crate::engine::adapter::Adapter;
 use crate::engine::datagram::ReceiveShortage;
@@ -163,6 +163,7 @@ impl Wq {
                 qp_num: self.number,
                 ..Cqe::default()
             };
+            crate::probes::completion_error(&cqe);
             self.cq.push(&cqe, false);
         }
     }
