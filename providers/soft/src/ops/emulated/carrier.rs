@@ -20,6 +20,8 @@ use std::time::Instant;
 
 /// Bytes of the longest message of EFA that needs a receive.
 const MAX_MESSAGE: u64 = 8928;
+/// Bytes of the longest RDMA operation: the longest message of `soft`.
+const MAX_RDMA: u64 = 1 << 31;
 /// Rights that EFA knows.
 const RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_READ
@@ -246,7 +248,10 @@ impl Carrier for SoftCarrier {
     fn send(&mut self, handle: u32, request: &WorkRequest) -> Result<(), Status> {
         let destination = request.destination.ok_or(Status::BadAddressHandle)?;
         let (gid, ah) = self.ahs.get(&destination.ah).ok_or(Status::BadAddressHandle)?;
-        if request.operation == Operation::Send && request.len() > MAX_MESSAGE {
+        // An RC QP would refuse a longer operation after the connection is open, when no caller is
+        // left that could report the error.
+        let most = if request.operation == Operation::Send { MAX_MESSAGE } else { MAX_RDMA };
+        if request.len() > most {
             return Err(Status::LocalLength);
         }
         let number = u16::try_from(destination.qp).map_err(|_| Status::NoRemoteQp)?;
