@@ -235,7 +235,7 @@ static void cq_10(void)
 	want(!post(a, wr), "ibv_post_send");
 	pthread_t helper;
 	if (wrong)
-		want(!pthread_create(&helper, NULL, when_told, (void *)arm_and_send), "pthread_create");
+		want(!pthread_create(&helper, NULL, after_report, (void *)arm_and_send), "pthread_create");
 	struct ibv_cq *found;
 	void *mine;
 	want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");

@@ -3,7 +3,7 @@
  * ID wrong|right. See misuse.c. CM_ADDRESS in the environment is a device address, needed where
  * 127.0.0.1 belongs to no device. WAY selects another way to trigger the check.
  */
-#include "misuse.h"
+#include "cases.h"
 #include <arpa/inet.h>
 #include <poll.h>
 #include <pthread.h>
@@ -108,7 +108,7 @@ static void cm_01(void)
 	pthread_t helper;
 	resolve();
 	kept = event(client, RDMA_CM_EVENT_ADDR_RESOLVED);
-	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)ack_kept), "pthread_create");
+	want(!pthread_create(&helper, NULL, wrong ? after_report : after_delay, (void *)ack_kept), "pthread_create");
 	want(!rdma_destroy_id(asker), "rdma_destroy_id");
 	asker = NULL;
 	pthread_join(helper, NULL);

@@ -9,7 +9,7 @@
  * calls. The functions cq_* misuse CQs and events: event, finish and arm_and_write serve a CQ with
  * a channel, and iterated creates an extended CQ. cq_05, cq_06, cq_08 and cq_12 start a second
  * thread. The last functions, mr_13 and ob_*, misuse contexts, PDs and SRQs. main lets run_case of
- * pair.h run the entry of `cases` that the first argument names.
+ * pair.c run the entry of `cases` that the first argument names.
  */
 #include "pair.h"
 #include <pthread.h>
@@ -531,7 +531,7 @@ static void cq_05(void)
 {
 	struct ibv_comp_channel *channel = event(0);
 	pthread_t helper;
-	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)arm_and_write), "pthread_create");
+	want(!pthread_create(&helper, NULL, wrong ? after_report : after_delay, (void *)arm_and_write), "pthread_create");
 	struct ibv_cq *found;
 	void *mine;
 	want(!ibv_get_cq_event(channel, &found, &mine) && found == evented, "ibv_get_cq_event");
@@ -546,7 +546,7 @@ static void cq_06(void)
 	struct ibv_comp_channel *channel = event(0);
 	pthread_t helper;
 	/* ibv_destroy_cq waits for the acknowledgement. */
-	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)ack), "pthread_create");
+	want(!pthread_create(&helper, NULL, wrong ? after_report : after_delay, (void *)ack), "pthread_create");
 	finish(channel);
 	pthread_join(helper, NULL);
 }
@@ -574,7 +574,7 @@ static void cq_08(void)
 		want(!ibv_get_async_event(ctx, &last), "ibv_get_async_event");
 	while (last.event_type != IBV_EVENT_SRQ_LIMIT_REACHED && (ack_last(), 1));
 	pthread_t helper;
-	want(!pthread_create(&helper, NULL, wrong ? when_told : after_a_while, (void *)ack_last), "pthread_create");
+	want(!pthread_create(&helper, NULL, wrong ? after_report : after_delay, (void *)ack_last), "pthread_create");
 	want(!ibv_destroy_qp(b) && !ibv_destroy_srq(srq), "destroying");
 	b = NULL;
 	pthread_join(helper, NULL);

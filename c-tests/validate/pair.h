@@ -1,5 +1,10 @@
-/* A pair of queue pairs of one process, and what runs a case. */
-#include "misuse.h"
+/*
+ * A pair of QPs of one process over the first device, and a function that runs a case by its name.
+ */
+#ifndef VALIDATE_PAIR_H
+#define VALIDATE_PAIR_H
+
+#include "cases.h"
 #include <infiniband/verbs.h>
 #include <stdint.h>
 
@@ -7,188 +12,85 @@
 #define SIZE 65536
 #define DEPTH 128
 
-static struct ibv_context *ctx;
-static struct ibv_pd *pd;
-static struct ibv_cq *cq;
-static struct ibv_mr *mr;
-static struct ibv_qp *a, *b;
-static struct ibv_qp_cap cap;	/* of a, as given */
-static unsigned char *buf;
-static int wrong;
-static uint8_t rnr_retry;
+extern struct ibv_context *ctx;
+extern struct ibv_pd *pd;
+extern struct ibv_cq *cq;
+/* All of `buf`, with the rights ALL. */
+extern struct ibv_mr *mr;
+/* Two connected QPs: `a` sends, `b` receives. The case makes them; run_case destroys them. */
+extern struct ibv_qp *a, *b;
+/* The capabilities of the QP made last. */
+extern struct ibv_qp_cap cap;
+/* SIZE bytes. */
+extern unsigned char *buf;
+/* Whether the case is to misuse the verb, as its second argument says. */
+extern int wrong;
+/* What to_rts gives an RC QP. */
+extern uint8_t rnr_retry;
 
-static inline struct ibv_qp *make(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl)
-{
-	struct ibv_qp_init_attr init = { .send_cq = scq, .recv_cq = cq, .srq = srq, .qp_type = type, .cap = { DEPTH, DEPTH, 2, 2, inl } };
-	if (srq)
-		init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
-	struct ibv_qp *qp = ibv_create_qp(pd, &init);
-	want(qp != NULL, "ibv_create_qp");
-	cap = init.cap;
-	return qp;
-}
+/* A QP with room for `inl` bytes inline; its receives come from `srq` where that is not NULL. */
+struct ibv_qp *make(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl);
 
-static inline void to_init(struct ibv_qp *qp)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 7, .qp_access_flags = ALL & ~IBV_ACCESS_MW_BIND };
-	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | (qp->qp_type == IBV_QPT_UD ? IBV_QP_QKEY : IBV_QP_ACCESS_FLAGS);
-	want(!ibv_modify_qp(qp, &attr, mask), "INIT");
-}
+/* The attributes that connect a QP to `peer`, for its transition to RTR. */
+struct ibv_qp_attr ready(struct ibv_qp *peer);
 
-static inline struct ibv_qp_attr ready(struct ibv_qp *peer)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12, .ah_attr = { .is_global = 1, .port_num = 1 } };
-	want(!ibv_query_gid(ctx, 1, 0, &attr.ah_attr.grh.dgid), "ibv_query_gid");
-	return attr;
-}
+/* The mask of `ready` for a type of QP. */
+int rtr_mask(struct ibv_qp *qp);
 
-static inline int rtr_mask(struct ibv_qp *qp)
-{
-	if (qp->qp_type == IBV_QPT_UD)
-		return IBV_QP_STATE;
-	int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-	return qp->qp_type == IBV_QPT_UC ? mask : mask | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-}
+/* Moves a QP to RTS and returns what ibv_modify_qp does. */
+int to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rd_atomic);
 
-static inline int to_rts(struct ibv_qp *qp, uint8_t timeout, uint8_t rd_atomic)
-{
-	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTS, .timeout = timeout, .retry_cnt = 7, .rnr_retry = rnr_retry, .max_rd_atomic = rd_atomic };
-	int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-	if (qp->qp_type == IBV_QPT_RC)
-		mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-	return ibv_modify_qp(qp, &attr, mask);
-}
+/* Transitions that must succeed. */
+void to_init(struct ibv_qp *qp);
+void to_rtr(struct ibv_qp *qp, struct ibv_qp *peer);
 
-static inline void to_rtr(struct ibv_qp *qp, struct ibv_qp *peer)
-{
-	struct ibv_qp_attr attr = ready(peer);
-	want(!ibv_modify_qp(qp, &attr, rtr_mask(qp)), "RTR");
-}
+/* Makes `a` and `b` and connects them. The completions of sends of `a` go to `scq`. */
+void couple(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl);
 
-static inline void couple(enum ibv_qp_type type, struct ibv_cq *scq, struct ibv_srq *srq, uint32_t inl)
-{
-	b = make(type, cq, srq, inl);
-	a = make(type, scq, NULL, inl);
-	to_init(a);
-	to_init(b);
-	to_rtr(a, b);
-	to_rtr(b, a);
-	want(!to_rts(a, 14, 1) && !to_rts(b, 14, 1), "RTS");
-}
+/* The usual pair: RC, one CQ, 64 bytes inline. */
+void pair(void);
 
-static inline void pair(void)
-{
-	couple(IBV_QPT_RC, cq, NULL, 64);
-}
+/* The first bytes of `buf`. */
+struct ibv_sge piece(uint32_t length);
 
-static inline struct ibv_sge piece(uint32_t length)
-{
-	return (struct ibv_sge){ (uintptr_t)buf, length, mr->lkey };
-}
+/* A signaled request, with a remote address within `buf`. */
+struct ibv_send_wr request(enum ibv_wr_opcode op, struct ibv_sge *sge, int n);
 
-static inline struct ibv_send_wr request(enum ibv_wr_opcode op, struct ibv_sge *sge, int n)
-{
-	struct ibv_send_wr wr = { .wr_id = 7, .opcode = op, .sg_list = sge, .num_sge = n, .send_flags = IBV_SEND_SIGNALED };
-	wr.wr.rdma.remote_addr = (uintptr_t)buf + 4096;
-	wr.wr.rdma.rkey = mr->rkey;
-	return wr;
-}
+int post(struct ibv_qp *qp, struct ibv_send_wr wr);
 
-static inline int post(struct ibv_qp *qp, struct ibv_send_wr wr)
-{
-	struct ibv_send_wr *bad;
-	return ibv_post_send(qp, &wr, &bad);
-}
+/* Posts a receive of one piece. */
+int receive(struct ibv_qp *qp, struct ibv_sge sge);
 
-static inline int receive(struct ibv_qp *qp, struct ibv_sge sge)
-{
-	struct ibv_recv_wr wr = { .wr_id = 9, .sg_list = &sge, .num_sge = 1 }, *bad;
-	return ibv_post_recv(qp, &wr, &bad);
-}
+/* Polls until a completion is there. */
+struct ibv_wc done(struct ibv_cq *from);
 
-static inline struct ibv_wc done(struct ibv_cq *from)
-{
-	struct ibv_wc wc;
-	int n;
-	while (!(n = ibv_poll_cq(from, 1, &wc)))
-		;
-	want(n == 1, "ibv_poll_cq");
-	return wc;
-}
-
-static inline void ok(struct ibv_cq *from)
-{
-	want(done(from).status == IBV_WC_SUCCESS, "a completion");
-}
+/* Polls a completion that must be a success. */
+void ok(struct ibv_cq *from);
 
 /* A pair whose `b` has a shared receive queue with as many receives as its limit. */
-static inline struct ibv_srq *limited(void)
-{
-	struct ibv_srq_init_attr init = { .attr = { .max_wr = 8, .max_sge = 1 } };
-	struct ibv_srq_attr attr = { .srq_limit = 2 };
-	struct ibv_sge sge = piece(64);
-	struct ibv_recv_wr wr = { .sg_list = &sge, .num_sge = 1 }, *bad;
-	struct ibv_srq *srq = ibv_create_srq(pd, &init);
-	want(srq != NULL, "ibv_create_srq");
-	for (uint32_t i = 0; i < attr.srq_limit; i++)
-		want(!ibv_post_srq_recv(srq, &wr, &bad), "ibv_post_srq_recv");
-	want(!ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT), "ibv_modify_srq");
-	couple(IBV_QPT_RC, cq, srq, 0);
-	return srq;
-}
+struct ibv_srq *limited(void);
 
 /* A message that triggers IBV_EVENT_SRQ_LIMIT_REACHED, which every device has; rxe has no
  * IBV_EVENT_QP_LAST_WQE_REACHED. */
-static inline void below_limit(void)
-{
-	struct ibv_sge sge = piece(64);
-	want(!post(a, request(IBV_WR_SEND, &sge, 1)), "ibv_post_send");
-	ok(cq);
-	ok(cq);
-}
+void below_limit(void);
 
 /* Posts; polls what was accepted. */
-static inline void post_and_poll(struct ibv_send_wr wr)
-{
-	if (!post(a, wr))
-		done(cq);
-}
+void post_and_poll(struct ibv_send_wr wr);
 
-/* Objects of a case, destroyed after the case. */
-static struct ibv_mr *second;
-static struct ibv_srq *shared;
+/* Further objects of a case, which run_case destroys. */
+extern struct ibv_mr *second;
+extern struct ibv_srq *shared;
 
+/* A case by its name. */
 struct misuse {
 	const char *id;
 	void (*run)(void);
 };
 
-static int run_case(int argc, char **argv, const struct misuse *cases, size_t count)
-{
-	if (argc == 1) {
-		for (size_t i = 0; i < count; i++)
-			puts(cases[i].id);
-		return 0;
-	}
-	wrong = argc > 2 && !strcmp(argv[2], "wrong");
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	want(list && list[0], "a device");
-	ctx = ibv_open_device(list[0]);
-	want(ctx != NULL, "ibv_open_device");
-	pd = ibv_alloc_pd(ctx);
-	cq = ibv_create_cq(ctx, 8 * DEPTH, NULL, NULL, 0);
-	buf = aligned_alloc(4096, SIZE);
-	memset(buf, 0, SIZE);
-	mr = pd ? ibv_reg_mr(pd, buf, SIZE, ALL) : NULL;
-	want(mr && cq, "PD, CQ, MR");
-	for (size_t i = 0; i < count; i++)
-		if (!strcmp(cases[i].id, argv[1]))
-			cases[i].run();
-	want((!a || !ibv_destroy_qp(a)) && (!b || !ibv_destroy_qp(b)), "ibv_destroy_qp");
-	want((!second || !ibv_dereg_mr(second)) && (!shared || !ibv_destroy_srq(shared)), "what a case made");
-	want(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(ctx), "destroying");
-	ibv_free_device_list(list);
-	free(buf);
-	return 0;
-}
+/*
+ * Without arguments, prints the names of all cases. Otherwise opens the first device, runs the case
+ * that argv[1] names (argv[2] is wrong or right), and destroys everything.
+ */
+int run_case(int argc, char **argv, const struct misuse *cases, size_t count);
+
+#endif

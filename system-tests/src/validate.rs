@@ -10,7 +10,7 @@ mod report_settings;
 
 use super::{c_programs, perf, programs};
 use crate::{Bench, Checks, Load, Tally, Tier};
-use ferroverbs_c_tests::{Kind, PROGRAMS, Program};
+use ferroverbs_c_tests::{Kind, PROGRAMS, Program, sources::sources};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -217,10 +217,12 @@ fn compiled(
     bench.compiled(output, |folder| {
         let prefix = bench.prefix()?;
         let file = folder.join(output);
+        let main = bench.paths.root.join("c-tests").join(source);
+        let sources = sources(&main).map_err(|e| format!("{}: {e}", main.display()))?;
         let done = Job::new("gcc")
             .args(["-std=gnu11", "-g", "-Wall", "-Wextra", "-Werror", "-fPIC", "-I"])
             .arg(prefix.join("include"))
-            .arg(bench.paths.root.join("c-tests").join(source))
+            .args(sources)
             .arg("-o")
             .arg(&file)
             .args(options)
