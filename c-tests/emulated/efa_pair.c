@@ -28,6 +28,27 @@ struct address {
 static struct ibv_qp *srd, *ud;
 static struct address mine, theirs;
 
+static const struct ibv_qp_cap cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 32};
+
+/* An SRD QP in RESET, or NULL. */
+static struct ibv_qp *new_srd(int with_write)
+{
+	struct ibv_qp_init_attr_ex attr = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = cap,
+		.qp_type = IBV_QPT_DRIVER,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.pd = pd,
+		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ,
+	};
+	struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
+
+	if (with_write)
+		attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE;
+	return efadv_create_qp_ex(context, &attr, &efa, sizeof(efa));
+}
+
 static void open_device(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -39,23 +60,10 @@ static void open_device(void)
 	MUST(pd = ibv_alloc_pd(context));
 	MUST(mr = ibv_reg_mr(pd, memory, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
 	MUST(cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
-	struct ibv_qp_cap cap = {.max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 2, .max_recv_sge = 2, .max_inline_data = 32};
-	struct ibv_qp_init_attr_ex attr = {
-		.send_cq = cq,
-		.recv_cq = cq,
-		.cap = cap,
-		.qp_type = IBV_QPT_DRIVER,
-		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-		.pd = pd,
-		.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM | IBV_QP_EX_WITH_RDMA_READ,
-	};
-	struct efadv_qp_init_attr efa = {.driver_qp_type = EFADV_QP_DRIVER_TYPE_SRD};
 	/* libefa has RDMA WRITE since rdma-core 47. */
-	attr.send_ops_flags |= IBV_QP_EX_WITH_RDMA_WRITE;
-	srd = efadv_create_qp_ex(context, &attr, &efa, sizeof(efa));
+	srd = new_srd(1);
 	can_write = srd != NULL;
-	attr.send_ops_flags &= ~IBV_QP_EX_WITH_RDMA_WRITE;
-	srd = ready(srd ? srd : efadv_create_qp_ex(context, &attr, &efa, sizeof(efa)));
+	srd = ready(srd ? srd : new_srd(0));
 	struct ibv_qp_init_attr plain = {.send_cq = cq, .recv_cq = cq, .cap = cap, .qp_type = IBV_QPT_UD};
 	ud = ready(ibv_create_qp(pd, &plain));
 	CHECK(srd->qp_num <= 0xffff && ud->qp_num <= 0xffff && srd->qp_num != ud->qp_num);
@@ -149,9 +157,9 @@ static void pong(struct ibv_qp *qp, uint32_t to, uint32_t head)
 		;
 }
 
-static void rdma(uint32_t rkey, int is_write, uint64_t id, uint64_t offset, char *local, uint32_t length)
+static void rdma_of(struct ibv_qp *from, uint32_t qkey, uint32_t rkey, int is_write, uint64_t id, uint64_t offset, char *local, uint32_t length)
 {
-	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(srd);
+	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(from);
 
 	ibv_wr_start(qp);
 	qp->wr_id = id;
@@ -161,8 +169,39 @@ static void rdma(uint32_t rkey, int is_write, uint64_t id, uint64_t offset, char
 	else
 		ibv_wr_rdma_read(qp, rkey, theirs.memory + offset);
 	ibv_wr_set_sge(qp, mr->lkey, (uintptr_t)local, length);
-	ibv_wr_set_ud_addr(qp, ah, theirs.srd, QKEY);
+	ibv_wr_set_ud_addr(qp, ah, theirs.srd, qkey);
 	MUST(!ibv_wr_complete(qp));
+}
+
+static void rdma(uint32_t rkey, int is_write, uint64_t id, uint64_t offset, char *local, uint32_t length)
+{
+	rdma_of(srd, QKEY, rkey, is_write, id, offset, local, length);
+}
+
+/* A wrong Q_Key fails the requests that have it, also while the QP has no connection yet. */
+static void wrong_keys_at_first(void)
+{
+	struct ibv_qp *fresh = ready(new_srd(0));
+	int good = 0, bad = 0;
+
+	for (int i = 0; i < 8; i++)
+		rdma_of(fresh, i % 2 ? QKEY : QKEY + 2, theirs.rkey, 0, 600 + i, 40000, memory + 100, 9);
+	for (int i = 0; i < 8; i++) {
+		struct ibv_wc wc = completion();
+
+		if (wc.wr_id % 2) {
+			CHECK(wc.status == IBV_WC_SUCCESS);
+			good++;
+		} else {
+			CHECK(wc.status != IBV_WC_SUCCESS && wc.vendor_err == 9);
+			bad++;
+		}
+	}
+	CHECK(good == 4 && bad == 4);
+	/* The connection to the same QP is still there. */
+	rdma(theirs.rkey, 0, 620, 40000, memory + 100, 9);
+	CHECK(completion().status == IBV_WC_SUCCESS);
+	CHECK(!ibv_destroy_qp(fresh));
 }
 
 /* An error concerns its request alone: those behind it are executed. */
@@ -261,6 +300,7 @@ int main(void)
 		CHECK(completion().status == IBV_WC_SUCCESS);
 	}
 	errors();
+	wrong_keys_at_first();
 	step(sockets[0]);
 	step(sockets[0]);
 	kill(pid, SIGKILL);

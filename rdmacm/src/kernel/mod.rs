@@ -136,14 +136,26 @@ fn explain(why: Errno) {
         name = device.name();
         Some(())
     });
+    let is_emulated = std::env::var_os("FERROVERBS_EMULATE").is_some_and(|value| !value.is_empty());
+    cface::say!("ferroverbs: {}", refusal(why, &name, is_emulated));
+}
+
+/// The line for a device `name` that has no connections because of `why`. `is_emulated`: the device
+/// may be one that `soft` emulates, over which librdmacm has no connections.
+fn refusal(why: Errno, name: &str, is_emulated: bool) -> String {
     let reason = match why.raw() {
         libc::EPERM => "the kernel's connection manager has an unsupported version; this library supports versions 3 and 4".to_owned(),
+        libc::ENOENT | libc::ENXIO | libc::ENODEV if is_emulated => {
+            return format!(
+                "librdmacm cannot connect over the emulated device {name}; unset FERROVERBS_EMULATE to connect over soft0"
+            );
+        }
         libc::ENOENT | libc::ENXIO | libc::ENODEV => {
             "/dev/infiniband/rdma_cm does not exist; load the module rdma_ucm".to_owned()
         }
         _ => format!("/dev/infiniband/rdma_cm: {why}"),
     };
-    cface::say!("ferroverbs: librdmacm cannot connect over the kernel device {name}: {reason}");
+    format!("librdmacm cannot connect over the kernel device {name}: {reason}")
 }
 
 /// Whether the kernel supports the family `AF_IB` and the commands of that generation. Tested once
@@ -158,4 +170,17 @@ pub(crate) fn claims(mut address: SocketAddr) -> bool {
     takes_any_family();
     address.set_port(0);
     id::probe(RDMA_PS_TCP, &address.into()).is_ok_and(|found| found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_emulated_device_is_not_taken_for_a_kernel_device() {
+        let line = refusal(Errno::ENOENT, "efa_0", true);
+        assert!(line.contains("emulated device efa_0") && !line.contains("rdma_ucm"), "{line}");
+        let line = refusal(Errno::ENOENT, "mlx5_0", false);
+        assert!(line.contains("kernel device mlx5_0") && line.contains("rdma_ucm"), "{line}");
+    }
 }

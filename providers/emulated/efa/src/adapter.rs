@@ -30,8 +30,10 @@ const MAX_RECV_WR: u32 = 8192;
 const MAX_CQE: u32 = 32_768;
 /// Bytes of an RDMA request.
 const MAX_RDMA: u32 = 1 << 30;
+/// QPs of a process: 16-bit numbers have 6 bits for them.
+pub const MAX_QP: u32 = 64;
 /// Bytes of a message.
-const MAX_MESSAGE: u32 = 8928;
+pub const MAX_MESSAGE: u32 = 8928;
 
 /// `EFA_QUERY_DEVICE_CAPS_*` of the emulated adapter: RDMA READ, RNR retries, CQ notifications,
 /// source GIDs in CQs, data in order for 128 bytes, RDMA WRITE.
@@ -129,8 +131,7 @@ impl Vendor for Efa {
             vendor_id: 0x1d0f,
             part_id: 0xefa1,
             firmware: [0, 0, 0, 1, 0, 0, 0, 0],
-            // Numbers of 16 bits have 6 for the QPs of a process.
-            max_qp: 64,
+            max_qp: MAX_QP,
             max_qp_wr: MAX_SEND_WR,
             max_sge: MAX_SEGMENTS as u32,
             max_sge_rd: 1,

@@ -30,9 +30,11 @@ pub(crate) enum ProcessCounter {
     SteeringErrors,
     /// Packets that the limits of this process exclude (`limits`).
     NotAdmitted,
+    /// Datagrams to an emulated SRD QP that are no messages of a handshake.
+    BadHandshakes,
 }
 
-const PROCESS_COUNTERS: [(ProcessCounter, &str); 9] = [
+const PROCESS_COUNTERS: [(ProcessCounter, &str); 10] = [
     (ProcessCounter::BadIcrc, "rx_icrc_encapsulated"),
     (ProcessCounter::NoReceiver, "rx_unknown_pkts"),
     (ProcessCounter::Forwarded, "forwarded_pkts"),
@@ -42,6 +44,7 @@ const PROCESS_COUNTERS: [(ProcessCounter, &str); 9] = [
     (ProcessCounter::Steered, "steered"),
     (ProcessCounter::SteeringErrors, "steer_err"),
     (ProcessCounter::NotAdmitted, "rx_refused_pkts"),
+    (ProcessCounter::BadHandshakes, "bad_handshake_pkts"),
 ];
 
 /// Counters of QPs follow those of the process.

@@ -68,7 +68,7 @@ fn outlive_forks() {
 /// The locks that a forking thread holds.
 struct ForkLocks {
     // Released in this order.
-    _emulated: emulated::fork::Hold,
+    _emulated: emulated::listing::Hold,
     contexts: MutexGuard<'static, Vec<usize>>,
     _registry: RegistryHold,
     adapter: MutexGuard<'static, OpenDevices>,
@@ -82,7 +82,7 @@ extern "C" fn before_fork() {
     let adapter = ADAPTER.lock();
     let registry = hold_registry();
     let held = ForkLocks {
-        _emulated: emulated::fork::hold(),
+        _emulated: emulated::listing::hold(),
         contexts: CONTEXTS.lock(),
         _registry: registry,
         adapter,

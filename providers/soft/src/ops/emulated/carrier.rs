@@ -13,13 +13,12 @@ use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
     Capabilities, Completion, Operation, Receive, Segment, Service, Status, WorkRequest,
 };
+use emulated_efa::adapter::MAX_MESSAGE;
 use soft_sys::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Bytes of the longest message of EFA that needs a receive.
-const MAX_MESSAGE: u64 = 8928;
 /// Bytes of the longest RDMA operation: the longest message of `soft`.
 const MAX_RDMA: u64 = 1 << 31;
 /// Rights that EFA knows.
@@ -37,8 +36,6 @@ pub(super) struct SoftCarrier {
     pds: BTreeMap<u32, Arc<Pd>>,
     channels: Channels,
     completions: VecDeque<(u32, Completion)>,
-    /// Datagrams of handshakes that were no messages.
-    drops: u64,
     local: Local,
     device: Arc<Device>,
 }
@@ -91,7 +88,6 @@ impl SoftCarrier {
             pds: BTreeMap::new(),
             channels: Channels::default(),
             completions: VecDeque::new(),
-            drops: 0,
             local: Local::new(&device),
             device,
         }
@@ -124,7 +120,7 @@ impl SoftCarrier {
     /// Handles what the adapter has completed, and repeats what was not answered. Returns the time
     /// of the next look.
     pub(super) fn progress(&mut self) -> Option<Instant> {
-        let Self { qps, ahs, completions, drops, local, .. } = self;
+        let Self { qps, ahs, completions, local, .. } = self;
         let ah_of = |gid: &[u8; 16]| {
             ahs.iter().find(|(_, (known, _))| known == gid).map(|(handle, _)| *handle)
         };
@@ -133,7 +129,7 @@ impl SoftCarrier {
             let mut next: Option<Instant> = None;
             for (&handle, qp) in qps.iter_mut() {
                 let number = qp.number;
-                let mut done = Done { handle, number, completions, ah_of: &ah_of, drops };
+                let mut done = Done { handle, number, completions, ah_of: &ah_of };
                 is_moving |= qp.poll(local, &mut done);
                 next = next.into_iter().chain(qp.repeat(local, &mut done)).min();
             }
@@ -234,10 +230,10 @@ impl Carrier for SoftCarrier {
     }
 
     fn modify_qp(&mut self, handle: u32, change: &Change) -> Result<(), Refusal> {
-        let Self { qps, completions, drops, .. } = self;
+        let Self { qps, completions, .. } = self;
         let qp = qps.get_mut(&handle).ok_or(Refusal::Invalid)?;
         let number = qp.number;
-        qp.modify(change, &mut Done { handle, number, completions, ah_of: &|_| None, drops })
+        qp.modify(change, &mut Done { handle, number, completions, ah_of: &|_| None })
     }
 
     fn destroy_qp(&mut self, qp: u32) {
@@ -250,7 +246,8 @@ impl Carrier for SoftCarrier {
         let (gid, ah) = self.ahs.get(&destination.ah).ok_or(Status::BadAddressHandle)?;
         // An RC QP would refuse a longer operation after the connection is open, when no caller is
         // left that could report the error.
-        let most = if request.operation == Operation::Send { MAX_MESSAGE } else { MAX_RDMA };
+        let is_send = request.operation == Operation::Send;
+        let most = if is_send { MAX_MESSAGE.into() } else { MAX_RDMA };
         if request.len() > most {
             return Err(Status::LocalLength);
         }
@@ -263,7 +260,9 @@ impl Carrier for SoftCarrier {
             inline: request.inline.clone(),
         };
         let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
-        qp.send(prepared, (*gid, ah), number, destination.qkey, &self.local)
+        let completions = &mut self.completions;
+        let mut done = Done { handle, number: qp.number, completions, ah_of: &|_| None };
+        qp.send(prepared, (*gid, ah), number, destination.qkey, &self.local, &mut done)
     }
 
     fn receive(&mut self, handle: u32, receive: &Receive) -> Result<(), Status> {

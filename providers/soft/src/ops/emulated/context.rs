@@ -2,12 +2,11 @@
 //!
 //! Threads: the program's threads run commands, and read doorbells in the hook. The thread of a
 //! context sleeps until a CQ of the adapter has an event, or a handshake is due, and writes
-//! completion entries. So programs that poll memory make no call. Locks: `CONTEXTS` is a leaf that
-//! is held for a look-up, under that of `fork`; the lock of a context is outside of all locks of
-//! the adapter.
+//! completion entries. So programs that poll memory make no call. Locks: that of `listing` is a
+//! leaf; the lock of a context is outside of all locks of the adapter.
 
 use super::carrier::SoftCarrier;
-use super::fork;
+use super::listing;
 use super::objects::{self, Device};
 use abi::{ib_uverbs_ioctl_hdr, ibv_device};
 use cface::sync::Mutex;
@@ -16,8 +15,7 @@ use emulated_efa::Efa;
 use emulated_memory::{SharedMemory, call};
 use soft_sys::eventfd::EventFd;
 use soft_sys::thread::{Thread, end_called, spawn_quiet};
-use soft_sys::{Errno, notice, poll, process};
-use std::collections::BTreeMap;
+use soft_sys::{Errno, notice, poll};
 use std::ffi::c_int;
 use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;
@@ -35,6 +33,8 @@ struct Shared {
     /// Wakes the thread, to look again or to end.
     wake: EventFd,
     ends: AtomicBool,
+    /// The thread, until the context is closed.
+    thread: Mutex<Option<Thread>>,
 }
 
 /// One context.
@@ -43,46 +43,32 @@ pub(super) struct Context {
     kernel: Kernel<Efa>,
     memory: SharedMemory,
     carrier: SoftCarrier,
-}
-
-/// A context with its thread, and the process that opened the context.
-#[derive(Debug)]
-struct Opened {
-    shared: Arc<Shared>,
-    thread: Thread,
-    process: libc::pid_t,
-}
-
-static CONTEXTS: Mutex<BTreeMap<c_int, Opened>> = Mutex::new(BTreeMap::new());
-
-/// Calls `with` on the list. A thread that forks waits until the list is not in use.
-fn contexts<T>(with: impl FnOnce(&mut BTreeMap<c_int, Opened>) -> T) -> T {
-    let _listing = fork::hold();
-    with(&mut CONTEXTS.lock())
-}
-
-/// The context of a descriptor. None without one, and in a forked child for contexts of the parent:
-/// a thread of the parent may have held their locks.
-fn find(cmd_fd: c_int) -> Option<Arc<Shared>> {
-    contexts(|contexts| {
-        let opened = contexts.get(&cmd_fd)?;
-        (opened.process == process::id()).then(|| Arc::clone(&opened.shared))
-    })
+    /// When the thread looks again without being woken.
+    next_look: Option<Instant>,
 }
 
 /// Calls `with` on the context of a descriptor, and then handles what the adapter has completed.
 /// None without such a context.
 pub(super) fn with<T>(cmd_fd: c_int, with: impl FnOnce(&mut Context) -> T) -> Option<T> {
-    let shared = find(cmd_fd)?;
+    let shared: Arc<Shared> = listing::find(cmd_fd)?;
     let mut context = shared.context.lock();
     let result = with(&mut context);
     let next = context.progress();
+    let is_earlier = is_earlier(next, context.next_look);
+    if is_earlier {
+        context.next_look = next;
+    }
     drop(context);
-    // The thread sleeps without a limit while nothing has to be repeated.
-    if next.is_some() {
+    // The thread sleeps until its next look. A later one needs no call.
+    if is_earlier {
         shared.wake.notify();
     }
     Some(result)
+}
+
+/// Whether a time is before another. `None` is never.
+fn is_earlier(time: Option<Instant>, than: Option<Instant>) -> bool {
+    time.is_some_and(|time| than.is_none_or(|than| time < than))
 }
 
 /// Opens the adapter and makes the file that the provider maps. Returns its descriptor, or -errno.
@@ -110,10 +96,11 @@ unsafe fn open(device: *mut ibv_device) -> Result<c_int, Errno> {
     let cmd_fd = memory.descriptor().map_err(of_system)?;
     let carrier = SoftCarrier::new(Arc::clone(&device));
     let shared = Arc::new(Shared {
-        context: Mutex::new(Context { kernel: Kernel::new(Efa), memory, carrier }),
+        context: Mutex::new(Context { kernel: Kernel::new(Efa), memory, carrier, next_look: None }),
         device,
         wake: EventFd::new()?,
         ends: AtomicBool::new(false),
+        thread: Mutex::new(None),
     });
     let of_thread = Arc::clone(&shared);
     let thread =
@@ -121,8 +108,8 @@ unsafe fn open(device: *mut ibv_device) -> Result<c_int, Errno> {
             notice!("cannot start the thread of an emulated device: {errno}");
         })?;
     let cmd_fd = cmd_fd.into_raw_fd();
-    let opened = Opened { shared, thread, process: process::id() };
-    contexts(|contexts| contexts.insert(cmd_fd, opened));
+    *shared.thread.lock() = Some(thread);
+    listing::add(cmd_fd, &shared);
     Ok(cmd_fd)
 }
 
@@ -130,15 +117,11 @@ unsafe fn open(device: *mut ibv_device) -> Result<c_int, Errno> {
 /// `cmd_fd` came from libibverbs, which gives it up: the descriptor of an emulated context, or of
 /// the adapter's context behind one.
 pub(super) unsafe extern "C" fn close_device(cmd_fd: c_int) {
-    let opened = contexts(|contexts| contexts.remove(&cmd_fd));
-    if let Some(Opened { shared, thread, process }) = opened {
-        if process == process::id() {
-            shared.ends.store(true, Ordering::Release);
+    if let Some(shared) = listing::remove::<Shared>(cmd_fd) {
+        shared.ends.store(true, Ordering::Release);
+        let thread = shared.thread.lock().take();
+        if let Some(thread) = thread {
             end_called(thread, || shared.wake.notify());
-            drop(shared);
-        } else {
-            // The thread and all objects are the parent's.
-            std::mem::forget((shared, thread));
         }
     }
     objects::close(cmd_fd);
@@ -149,7 +132,7 @@ pub(super) unsafe extern "C" fn close_device(cmd_fd: c_int) {
 pub(super) unsafe extern "C" fn command(cmd_fd: c_int, message: *mut ib_uverbs_ioctl_hdr) -> c_int {
     let run = || {
         with(cmd_fd, |context| {
-            let Context { kernel, memory, carrier } = context;
+            let Context { kernel, memory, carrier, .. } = context;
             // SAFETY: per the caller.
             unsafe { call::answer(message, |request| kernel.write(request, memory, carrier)) }
         })
@@ -174,6 +157,7 @@ impl Shared {
             let mut context = self.context.lock();
             context.carrier.take_events();
             next = context.progress();
+            context.next_look = next;
         }
     }
 }
@@ -214,5 +198,20 @@ impl Context {
             let _ = self.kernel.complete(qp, &completion, &mut self.memory, &mut self.carrier);
         }
         next
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn only_an_earlier_look_wakes_the_thread() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        assert!(is_earlier(Some(now), None) && is_earlier(Some(now), Some(later)));
+        assert!(!is_earlier(Some(now), Some(now)) && !is_earlier(Some(later), Some(now)));
+        assert!(!is_earlier(None, None) && !is_earlier(None, Some(now)));
     }
 }

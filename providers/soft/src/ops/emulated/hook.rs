@@ -3,7 +3,7 @@
 //! replaces `start_poll` when a CQ is created, and `wr_complete` when a QP changes its state,
 //! because programs post after this change.
 
-use super::context;
+use super::context::{self, Context};
 use abi::{
     ferroverbs_layer, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
     ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context_ops,
@@ -69,12 +69,22 @@ unsafe fn beneath(context: *mut ibv_context) -> &'static verbs_context_ops {
     unsafe { &*std::ptr::with_exposed_provenance(table) }
 }
 
+/// Calls `with` on the emulated context behind a context of the provider, and then writes the
+/// completion entries that are due.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn with(context: *mut ibv_context, with: impl FnOnce(&mut Context)) {
+    // SAFETY: per the caller.
+    let cmd_fd = unsafe { (*context).cmd_fd };
+    context::with(cmd_fd, with);
+}
+
 /// # Safety
 /// `qp` is live.
 unsafe fn ring(qp: *mut ibv_qp) {
     // SAFETY: a live QP with an open context.
-    let cmd_fd = unsafe { (*(*qp).context).cmd_fd };
-    context::with(cmd_fd, |context| context.ring(qp.addr() as u64));
+    unsafe { with((*qp).context, |context| context.ring(qp.addr() as u64)) };
 }
 
 /// Calls a function beneath the hook.
@@ -145,8 +155,7 @@ unsafe extern "C" fn create_cq_ex(
 /// As `ibv_start_poll` of `ibv_create_cq_ex(3)`.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: a live CQ with an open context.
-    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
-    context::with(cmd_fd, |_| ());
+    unsafe { with((*cq).context, |_| ()) };
     let provider = STARTS.lock().get(&cq.addr()).copied();
     match provider {
         // SAFETY: the provider's function, with the arguments of its caller.
@@ -173,8 +182,7 @@ unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
 /// As `ibv_poll_cq(3)`.
 unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
     // SAFETY: a live CQ with an open context.
-    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
-    context::with(cmd_fd, |_| ());
+    unsafe { with((*cq).context, |_| ()) };
     call!(cq.poll_cq(cq, count, wc))
 }
 
@@ -195,8 +203,7 @@ unsafe extern "C" fn free_context(context: *mut ibv_context) {
 unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     let result = call!(cq.req_notify_cq(cq, solicited_only));
     // SAFETY: a live CQ with an open context.
-    let cmd_fd = unsafe { (*(*cq).context).cmd_fd };
-    context::with(cmd_fd, |context| context.arm(cq.addr() as u64));
+    unsafe { with((*cq).context, |context| context.arm(cq.addr() as u64)) };
     result
 }
 

@@ -6,7 +6,7 @@
 //! and writes the queues of EFA. The files here are the carrier of both: they execute the vendor's
 //! requests by objects of the adapter.
 //!
-//! - `context`: contexts by descriptor, commands, and a thread for each context.
+//! - `context`: commands, and a thread for each context; `listing`: contexts by descriptor.
 //! - `hook`: the layer directly above the provider, which reads doorbells.
 //! - `carrier`: the trait `Carrier` over objects of the adapter; `objects` owns these objects.
 //! - `qp`: UD; `srd`: SRD over RC, with the messages of `handshake`; `requests`: what is posted.
@@ -15,9 +15,9 @@
 mod carrier;
 mod channels;
 mod context;
-pub(super) mod fork;
 mod handshake;
 mod hook;
+pub(super) mod listing;
 mod numbers;
 mod objects;
 mod qp;

@@ -13,6 +13,8 @@ const INDEX_BITS: u32 = 6;
 pub(crate) const NAMED_QPS: u16 = 1 << INDEX_BITS;
 
 const _: () = assert!(INDEX_BITS + SLOTS.trailing_zeros() == 16);
+// The emulated adapter reports how many QPs have numbers.
+const _: () = assert!(emulated_efa::adapter::MAX_QP == NAMED_QPS as u32);
 
 /// The vendor's number of a QP of the adapter; None for a QP outside of the range.
 pub(super) fn vendor_number(number: u32) -> Option<u16> {

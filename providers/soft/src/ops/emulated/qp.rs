@@ -5,8 +5,8 @@ use super::numbers::{adapter_number, vendor_number};
 use super::objects::{Ah, Cq, Device, Pd, Qp, immediate_of, read_received};
 use super::remote::Local;
 use super::requests::{
-    MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments, refused,
-    source_gid, status_of,
+    HEADER, MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments,
+    refused, source_gid, status_of,
 };
 use super::srd::{Srd, change_of};
 use abi::*;
@@ -19,9 +19,6 @@ use soft_sys::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Bytes before a datagram in a receive.
-const HEADER: usize = 40;
 
 /// The sender of a message.
 #[derive(Clone, Copy, Debug)]
@@ -38,8 +35,6 @@ pub(super) struct Done<'a> {
     pub(super) completions: &'a mut VecDeque<(u32, Completion)>,
     /// The program's address handles by GID.
     pub(super) ah_of: &'a dyn Fn(&[u8; 16]) -> Option<u32>,
-    /// Datagrams of handshakes that are no messages.
-    pub(super) drops: &'a mut u64,
 }
 
 impl Done<'_> {
@@ -81,11 +76,6 @@ impl Done<'_> {
             source,
             ..Completion::default()
         });
-    }
-
-    /// A datagram of a handshake was no message.
-    pub(super) fn dropped(&mut self) {
-        *self.drops += 1;
     }
 }
 
@@ -183,14 +173,15 @@ impl EmulatedQp {
     /// The result, if it is known at once.
     pub(super) fn send(
         &mut self,
-        mut request: Request,
+        request: Request,
         to: ([u8; 16], &Arc<Ah>),
         number: u16,
         qkey: u32,
         local: &Local,
+        done: &mut Done<'_>,
     ) -> Result<(), Status> {
         match &mut self.transport {
-            Transport::Srd(srd) => srd.send(request, to, number, qkey, local),
+            Transport::Srd(srd) => srd.send(request, to, number, qkey, local, done),
             Transport::Ud(ud) => {
                 let id = ud.outstanding.send_id()?;
                 let to = (&**to.1, adapter_number(number), qkey);

@@ -3,6 +3,7 @@
 
 use super::numbers::adapter_number;
 use super::objects::{Ah, Device};
+use crate::host::counters::{ProcessCounter, WireCounters};
 use abi::*;
 use soft_local::shm::layout::{Life, split_qpn};
 use soft_local::shm::view::View;
@@ -40,6 +41,12 @@ impl Local {
         }
         let (gid, index) = found;
         Self { device: Arc::clone(device), gid, index, mtu: crate::host::active_mtu(&gids) }
+    }
+
+    /// Counts a datagram to an SRD QP that is no message of a handshake.
+    pub(super) fn count_bad_handshake(&self) {
+        let counters = WireCounters::of(self.device.state().adapter.view);
+        counters.counter(ProcessCounter::BadHandshakes).fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether the port is up.

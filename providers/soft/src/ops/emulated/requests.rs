@@ -9,10 +9,12 @@ use emulated_commands::vendor::{Operation, Status};
 use soft_sys::Errno;
 use std::collections::BTreeMap;
 
-/// Segments of a request or receive of EFA.
-pub(super) const MAX_SEGMENTS: usize = 2;
+pub(super) use emulated_efa::entries::MAX_SEGMENTS;
+
 /// Bytes of inline data of a request of EFA.
-pub(super) const MAX_INLINE: u32 = 32;
+pub(super) const MAX_INLINE: u32 = emulated_efa::entries::MAX_INLINE as u32;
+/// Bytes before a datagram in a receive.
+pub(super) const HEADER: usize = 40;
 
 /// Segments with keys of the adapter.
 pub(super) type Segments = ArrayVec<ibv_sge, MAX_SEGMENTS>;
@@ -73,12 +75,7 @@ impl Request {
     ///
     /// # Errors
     /// Of ibv_post_send(3).
-    pub(super) fn post(
-        &mut self,
-        qp: &Qp,
-        id: u64,
-        to: Option<(&Ah, u32, u32)>,
-    ) -> Result<(), Errno> {
+    pub(super) fn post(&self, qp: &Qp, id: u64, to: Option<(&Ah, u32, u32)>) -> Result<(), Errno> {
         let (mut whole, is_inline) = match &self.inline {
             Some(bytes) => {
                 let mut list = Segments::new();
@@ -112,6 +109,11 @@ impl Request {
         }
         qp.post_send(&mut request)
     }
+}
+
+/// Whether the adapter refused a request because its queue is full (ibv_post_send(3)).
+pub(super) const fn is_full(errno: Errno) -> bool {
+    errno.raw() == libc::ENOMEM
 }
 
 /// The result of a request that the adapter refuses to take.
@@ -213,7 +215,7 @@ impl<S> Outstanding<S> {
 
 /// The sender's GID in the 40 bytes before a datagram: a global route header, or an IPv4 header in
 /// the last 20 bytes (RoCE v2 annex, A17.4.5.2).
-pub(super) fn source_gid(header: &[u8; 40]) -> Option<[u8; 16]> {
+pub(super) fn source_gid(header: &[u8; HEADER]) -> Option<[u8; 16]> {
     let part = |at: usize, len: usize| header.get(at..at + len);
     if header[0] >> 4 == 6 {
         return part(8, 16)?.try_into().ok();
@@ -239,6 +241,15 @@ mod tests {
         assert_eq!(Purpose::of(Purpose::HANDSHAKE_SEND), Purpose::HandshakeSend);
         assert_eq!(outstanding.take_all().0.len(), 1);
         assert!(outstanding.take_send(send).is_none());
+    }
+
+    #[test]
+    fn only_a_full_queue_lets_a_request_wait() {
+        assert!(is_full(Errno::ENOMEM));
+        let others = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ENODEV];
+        assert!(others.iter().all(|errno| !is_full(*errno)));
+        assert_eq!(refused(Errno::EINVAL), Status::LocalLength);
+        assert_eq!(refused(Errno::ENODEV), Status::Malformed);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use super::objects::{Ah, Buffers, Cq, Pd, Qp, SendRequest, Srq};
 use super::qp::{Done, Sender};
 use super::remote::{Local, address_of, exists};
 use super::requests::{
-    MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments, refused,
-    source_gid, status_of,
+    HEADER, MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments,
+    is_full, refused, source_gid, status_of,
 };
 use abi::*;
 use emulated_commands::carrier::Change;
@@ -33,8 +33,6 @@ use std::time::{Duration, Instant};
 
 /// Messages of handshakes that a QP receives and sends at a time. More are lost, and repeated.
 const HANDSHAKES: usize = 64;
-/// Bytes before a datagram in a receive.
-const HEADER: usize = 40;
 const BUFFER: usize = HEADER + handshake::LEN;
 /// The pause after the first request for a connection, which doubles up to [`MOST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -49,11 +47,15 @@ const RETRY_FOREVER: u8 = 7;
 /// A remote QP: its GID and its vendor's number.
 pub(super) type Peer = ([u8; 16], u16);
 
+/// Names a connection: the remote QP, and the Q_Key of the requests. A wrong Q_Key therefore fails
+/// the requests that have it, and no others.
+type Route = (Peer, u32);
+
 /// A request in flight, and its connection.
 #[derive(Debug)]
 pub(super) struct InFlight {
     request: Request,
-    peer: Peer,
+    route: Route,
 }
 
 /// The state of an SRD QP.
@@ -63,7 +65,7 @@ pub(super) struct Srd {
     qkey: u32,
     rnr_retry: u8,
     capabilities: Capabilities,
-    outgoing: BTreeMap<Peer, Outgoing>,
+    outgoing: BTreeMap<Route, Outgoing>,
     incoming: BTreeMap<Peer, Incoming>,
     /// The peers of incoming connections by the numbers of their RC QPs here.
     peers: BTreeMap<u32, Peer>,
@@ -74,6 +76,7 @@ pub(super) struct Srd {
     buffers: Buffers<BUFFER>,
     cq: Arc<Cq>,
     outstanding: Outstanding<InFlight>,
+    pending: Pending,
     tokens: Unguessable,
 }
 
@@ -83,7 +86,6 @@ struct Outgoing {
     token: u64,
     qp: Qp,
     ah: Arc<Ah>,
-    qkey: u32,
     phase: Phase,
     /// Requests that are not posted yet.
     waiting: VecDeque<Request>,
@@ -91,6 +93,18 @@ struct Outgoing {
     requeued: usize,
     /// Requests that the RC QP has.
     in_flight: usize,
+}
+
+/// The number of requests of the program without a completion: posted, or waiting for a connection.
+#[derive(Debug, Default)]
+struct Pending(usize);
+
+impl Pending {
+    /// Completes a request.
+    fn end(&mut self, request: &Request, status: Status, done: &mut Done<'_>) {
+        self.0 = self.0.saturating_sub(1);
+        done.sent(request, status);
+    }
 }
 
 #[derive(Debug)]
@@ -143,6 +157,7 @@ impl Srd {
             buffers: Buffers::new(pd, HANDSHAKES)?,
             cq: Arc::clone(cq),
             outstanding: Outstanding::new(sizes.max_send_wr, sizes.max_recv_wr),
+            pending: Pending::default(),
             tokens: Unguessable::new(),
         };
         for buffer in 0..srd.buffers.count() {
@@ -190,6 +205,7 @@ impl Srd {
             Step::Reset => {
                 self.drop_connections();
                 self.outstanding.take_all();
+                self.pending = Pending::default();
                 self.rnr_retry = RETRY_FOREVER;
             }
             Step::Fail { .. } => self.flush(done),
@@ -220,7 +236,7 @@ impl Srd {
         self.drop_connections();
         let (sends, receives) = self.outstanding.take_all();
         for request in sends.into_iter().map(|send| send.request).chain(waiting) {
-            done.sent(&request, Status::Flushed);
+            self.pending.end(&request, Status::Flushed, done);
         }
         for receive in receives {
             done.failed_receive(receive.id, Status::Flushed);
@@ -260,43 +276,31 @@ impl Srd {
         number: u16,
         qkey: u32,
         local: &Local,
+        done: &mut Done<'_>,
     ) -> Result<(), Status> {
         let (gid, ah) = to;
-        let peer = (gid, number);
-        let total = self.outstanding_sends();
-        if total >= self.capabilities.max_send_wr as usize {
+        let route = ((gid, number), qkey);
+        if self.pending.0 >= self.capabilities.max_send_wr as usize {
             return Err(Status::Malformed);
         }
-        match self.outgoing.get_mut(&peer) {
-            // The remote QP has one Q_Key, and accepted that of the connection.
-            Some(known) if known.qkey != qkey && matches!(known.phase, Phase::Open) => {
-                return Err(Status::NoRemoteQp);
-            }
+        match self.outgoing.get_mut(&route) {
             Some(known) => known.waiting.push_back(request),
             None => {
                 if !exists(local, ah, number) {
                     return Err(Status::NoRemoteQp);
                 }
-                let waiting = VecDeque::from([request]);
-                let outgoing = self.connection(ah, qkey, waiting);
-                self.outgoing.insert(peer, outgoing.map_err(|_| Status::Unreachable)?);
+                let mut outgoing = self.connection(ah).map_err(|_| Status::Unreachable)?;
+                outgoing.waiting.push_back(request);
+                self.outgoing.insert(route, outgoing);
             }
         }
-        self.post_waiting(peer);
+        self.pending.0 += 1;
+        self.post_waiting(route, done);
         Ok(())
     }
 
-    fn outstanding_sends(&self) -> usize {
-        self.outgoing.values().map(|to| to.in_flight + to.waiting.len()).sum()
-    }
-
     /// A connection that is not asked for yet.
-    fn connection(
-        &mut self,
-        ah: &Arc<Ah>,
-        qkey: u32,
-        waiting: VecDeque<Request>,
-    ) -> Result<Outgoing, Errno> {
+    fn connection(&mut self, ah: &Arc<Ah>) -> Result<Outgoing, Errno> {
         let cap = ibv_qp_cap {
             max_send_wr: self.capabilities.max_send_wr.max(1),
             max_recv_wr: 0,
@@ -312,31 +316,32 @@ impl Srd {
             token,
             qp,
             ah: Arc::clone(ah),
-            qkey,
             phase,
-            waiting,
+            waiting: VecDeque::new(),
             requeued: 0,
             in_flight: 0,
         })
     }
 
-    /// Posts what waits for an open connection.
-    fn post_waiting(&mut self, peer: Peer) {
-        let Some(to) = self.outgoing.get_mut(&peer) else { return };
+    /// Posts what waits for an open connection. A full queue of the adapter leaves requests waiting
+    /// for the next completion. A request that the adapter refuses for another reason fails.
+    fn post_waiting(&mut self, route: Route, done: &mut Done<'_>) {
+        let Some(to) = self.outgoing.get_mut(&route) else { return };
         while matches!(to.phase, Phase::Open)
-            && let Some(mut request) = to.waiting.pop_front()
+            && let Some(request) = to.waiting.pop_front()
         {
-            // The queue has room, because it is as long as that of the program.
-            let Ok(id) = self.outstanding.send_id() else {
-                to.waiting.push_front(request);
-                return;
-            };
-            if request.post(&to.qp, id, None).is_err() {
-                to.waiting.push_front(request);
-                return;
+            let posted = self.outstanding.send_id().map_err(|_| Errno::ENOMEM);
+            match posted.and_then(|id| request.post(&to.qp, id, None).map(|()| id)) {
+                Ok(id) => {
+                    to.in_flight += 1;
+                    self.outstanding.add_send(id, InFlight { request, route });
+                }
+                Err(errno) if is_full(errno) && to.in_flight > 0 => {
+                    to.waiting.push_front(request);
+                    return;
+                }
+                Err(errno) => self.pending.end(&request, refused(errno), done),
             }
-            to.in_flight += 1;
-            self.outstanding.add_send(id, InFlight { request, peer });
         }
     }
 
@@ -345,18 +350,19 @@ impl Srd {
         let now = Instant::now();
         let mut failed = vec![];
         let mut next: Option<Instant> = None;
-        for (peer, to) in &mut self.outgoing {
+        for (route, to) in &mut self.outgoing {
+            let (peer, qkey) = *route;
             let Phase::Asking { tries, at } = &mut to.phase else { continue };
             if *at <= now {
                 if *tries == TRIES {
-                    failed.push((*peer, Status::Unresponsive));
+                    failed.push((*route, Status::Unresponsive));
                     continue;
                 }
                 if *tries > 0 && !exists(local, &to.ah, peer.1) {
-                    failed.push((*peer, Status::NoRemoteQp));
+                    failed.push((*route, Status::NoRemoteQp));
                     continue;
                 }
-                let body = Body::Request { qpn: to.qp.number(), qkey: to.qkey };
+                let body = Body::Request { qpn: to.qp.number(), qkey };
                 let message = Message { token: to.token, body };
                 send_handshake(&self.control, &to.ah, peer.1, message);
                 *at = now + (FIRST_PAUSE * (1 << *tries)).min(MOST_PAUSE);
@@ -364,18 +370,24 @@ impl Srd {
             }
             next = Some(next.map_or(*at, |next| next.min(*at)));
         }
-        for (peer, status) in failed {
-            self.give_up(peer, status, done);
+        for (route, status) in failed {
+            self.give_up(route, status, done);
         }
         next
     }
 
     /// Fails all that waits for a connection which cannot be made.
-    fn give_up(&mut self, peer: Peer, status: Status, done: &mut Done<'_>) {
-        let Some(to) = self.outgoing.remove(&peer) else { return };
+    fn give_up(&mut self, route: Route, status: Status, done: &mut Done<'_>) {
+        let Some(to) = self.outgoing.remove(&route) else { return };
         for request in &to.waiting {
-            done.sent(request, status);
+            self.pending.end(request, status, done);
         }
+    }
+
+    /// The connection to `peer` with a token.
+    fn route_of(&self, peer: Peer, token: u64) -> Option<Route> {
+        let mut routes = self.outgoing.range((peer, 0)..=(peer, u32::MAX));
+        routes.find(|(_, to)| to.token == token).map(|(route, _)| *route)
     }
 
     /// Handles a completion of the adapter.
@@ -393,16 +405,20 @@ impl Srd {
     }
 
     fn sent(&mut self, wc: &ibv_wc, done: &mut Done<'_>) {
-        let Some(InFlight { request, peer }) = self.outstanding.take_send(wc.wr_id) else { return };
+        let Some(InFlight { request, route }) = self.outstanding.take_send(wc.wr_id) else {
+            return;
+        };
         let status = status_of(wc.status);
-        let Some(to) = self.outgoing.get_mut(&peer) else {
-            done.sent(&request, status);
+        let Some(to) = self.outgoing.get_mut(&route) else {
+            self.pending.end(&request, status, done);
             return;
         };
         to.in_flight = to.in_flight.saturating_sub(1);
         match (status, &to.phase) {
-            (Status::Success, _) => done.sent(&request, status),
-            (Status::Flushed, Phase::Broken(Some(fate))) => done.sent(&request, *fate),
+            (Status::Success, _) => self.pending.end(&request, status, done),
+            (Status::Flushed, Phase::Broken(Some(fate))) => {
+                self.pending.end(&request, *fate, done);
+            }
             // Not executed, as all requests behind one that failed.
             (Status::Flushed, _) => {
                 to.waiting.insert(to.requeued.min(to.waiting.len()), request);
@@ -411,28 +427,32 @@ impl Srd {
             (error, _) => {
                 let fate = (error == Status::Unresponsive).then_some(error);
                 to.phase = Phase::Broken(fate);
-                done.sent(&request, error);
+                self.pending.end(&request, error, done);
             }
         }
-        self.renew(peer, done);
+        self.post_waiting(route, done);
+        self.renew(route, done);
     }
 
     /// Replaces a connection that failed, when its last request has come back.
-    fn renew(&mut self, peer: Peer, done: &mut Done<'_>) {
+    fn renew(&mut self, route: Route, done: &mut Done<'_>) {
         let is_over = |to: &Outgoing| matches!(to.phase, Phase::Broken(_)) && to.in_flight == 0;
-        if !self.outgoing.get(&peer).is_some_and(is_over) {
+        if !self.outgoing.get(&route).is_some_and(is_over) {
             return;
         }
-        let Some(Outgoing { ah, qkey, waiting, .. }) = self.outgoing.remove(&peer) else { return };
+        let Some(Outgoing { ah, waiting, .. }) = self.outgoing.remove(&route) else { return };
         if waiting.is_empty() {
             return;
         }
-        let requests: Vec<Request> = waiting.iter().cloned().collect();
-        match self.connection(&ah, qkey, waiting) {
+        match self.connection(&ah) {
             Ok(outgoing) => {
-                self.outgoing.insert(peer, outgoing);
+                self.outgoing.insert(route, Outgoing { waiting, ..outgoing });
             }
-            Err(_) => requests.iter().for_each(|request| done.sent(request, Status::Unreachable)),
+            Err(_) => {
+                for request in &waiting {
+                    self.pending.end(request, Status::Unreachable, done);
+                }
+            }
         }
     }
 
@@ -449,10 +469,10 @@ impl Srd {
         let len = (wc.byte_len as usize).saturating_sub(HEADER);
         let message = payload.get(..len).and_then(Message::decode);
         let (Some(message), Some(number)) = (message, vendor_number(wc.src_qp)) else {
-            return done.dropped();
+            return local.count_bad_handshake();
         };
         let gid = if wc.wc_flags & IBV_WC_GRH != 0 { source_gid(header) } else { None };
-        let Some(gid) = gid else { return done.dropped() };
+        let Some(gid) = gid else { return local.count_bad_handshake() };
         let (peer, token) = ((gid, number), message.token);
         match message.body {
             Body::Request { qpn, qkey } => self.requested(peer, token, qpn, qkey, local),
@@ -474,14 +494,14 @@ impl Srd {
             send_handshake(&self.control, &known.ah, peer.1, Message { token, body });
             return;
         }
-        // The old connection of that QP failed, or the QP is new.
-        if let Some(old) = self.incoming.remove(&peer) {
-            self.peers.remove(&old.qp.number());
-        }
         let Ok(ah) = Ah::new(self.control.pd(), address_of(peer.0, local)) else { return };
         let body = if qkey != self.qkey {
             Body::WrongKey
         } else {
+            // The old connection of that QP failed, or the QP is new.
+            if let Some(old) = self.incoming.remove(&peer) {
+                self.peers.remove(&old.qp.number());
+            }
             match self.responder(peer, token, qpn, local) {
                 Ok(qp) => {
                     let body = Body::Accept { qpn: qp.number() };
@@ -513,7 +533,8 @@ impl Srd {
 
     /// The remote QP made its end of a connection.
     fn accepted(&mut self, peer: Peer, token: u64, qpn: u32, local: &Local, done: &mut Done<'_>) {
-        let Some(to) = self.outgoing.get_mut(&peer).filter(|to| to.token == token) else { return };
+        let Some(route) = self.route_of(peer, token) else { return };
+        let Some(to) = self.outgoing.get_mut(&route) else { return };
         if !matches!(to.phase, Phase::Asking { .. }) {
             return;
         }
@@ -536,29 +557,29 @@ impl Srd {
             to.qp.modify(&attr, mask)
         });
         if opened.is_err() {
-            self.give_up(peer, Status::Unreachable, done);
+            self.give_up(route, Status::Unreachable, done);
             return;
         }
         to.phase = Phase::Open;
-        self.post_waiting(peer);
+        self.post_waiting(route, done);
     }
 
     /// The remote QP ended a connection. The next request asks for another one. Requests in flight
     /// fail by themselves.
     fn closed(&mut self, peer: Peer, token: u64) {
-        let is_idle = |to: &&Outgoing| {
-            to.token == token && to.in_flight == 0 && matches!(to.phase, Phase::Open)
-        };
-        if self.outgoing.get(&peer).filter(is_idle).is_some() {
-            self.outgoing.remove(&peer);
+        let is_idle = |to: &Outgoing| to.in_flight == 0 && matches!(to.phase, Phase::Open);
+        let Some(route) = self.route_of(peer, token) else { return };
+        if self.outgoing.get(&route).is_some_and(is_idle) {
+            self.outgoing.remove(&route);
         }
     }
 
     /// The remote process makes no connection.
     fn declined(&mut self, peer: Peer, token: u64, status: Status, done: &mut Done<'_>) {
-        let asks = |to: &&Outgoing| to.token == token && matches!(to.phase, Phase::Asking { .. });
-        if self.outgoing.get(&peer).filter(asks).is_some() {
-            self.give_up(peer, status, done);
+        let asks = |to: &Outgoing| matches!(to.phase, Phase::Asking { .. });
+        let Some(route) = self.route_of(peer, token) else { return };
+        if self.outgoing.get(&route).is_some_and(asks) {
+            self.give_up(route, status, done);
         }
     }
 }
