@@ -1,6 +1,7 @@
 //! What `/proc` says about processes of this PID namespace: their numbers, open files, environments
 //! and namespaces (proc(5)). A process may end at any time, so an absent file is no error.
 
+use rustix::process::{getegid, geteuid};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt;
@@ -57,6 +58,17 @@ pub(crate) fn variable(environment: &[u8], name: &str) -> Option<OsString> {
     Some(OsString::from_vec(value.to_vec()))
 }
 
+/// True if the user namespace of the process has one user and one group, and they are the ones of
+/// this process with their own numbers.
+pub(crate) fn has_own_numbers(process: u32) -> bool {
+    let maps = |name: &str, number: u32| {
+        let map = fs::read_to_string(folder(process).join(name)).unwrap_or_default();
+        let number = number.to_string();
+        map.split_whitespace().eq([number.as_str(), number.as_str(), "1"])
+    };
+    maps("uid_map", geteuid().as_raw()) && maps("gid_map", getegid().as_raw())
+}
+
 /// The file of a namespace of the process, such as `mnt` (namespaces(7)).
 pub(crate) fn namespace_file(process: u32, kind: &str) -> PathBuf {
     folder(process).join("ns").join(kind)
@@ -106,7 +118,7 @@ mod tests {
     fn this_process_is_found_with_its_files() {
         let own = std::process::id();
         assert!(numbers().unwrap().contains(&own) && is_running(own));
-        assert_eq!(user(own), Some(rustix::process::geteuid().as_raw()));
+        assert_eq!(user(own), Some(geteuid().as_raw()));
         let file = std::env::current_exe().unwrap();
         let open = File::open(&file).unwrap();
         let found = descriptors(own).find(|descriptor| descriptor.target == file).expect("a link");
@@ -121,6 +133,7 @@ mod tests {
         assert!(!is_running(none) && user(none).is_none() && namespace(none, "mnt").is_none());
         assert!(descriptors(none).next().is_none() && environment(none).is_empty());
         assert_eq!(command(none), "");
+        assert!(!has_own_numbers(none));
     }
 
     #[test]

@@ -80,7 +80,10 @@ fn join_user_namespace() -> bool {
     let own = of(std::process::id());
     keeper::processes_of(geteuid().as_raw()).into_iter().any(|process| {
         // Root's commands have no user namespace, and this process is in its own namespace already.
-        if of(process).is_none_or(|found| Some(found) == own) {
+        // In a namespace that another program made, the user may be root or have no number.
+        if of(process).is_none_or(|found| Some(found) == own)
+            || !processes::has_own_numbers(process)
+        {
             return false;
         }
         File::open(processes::namespace_file(process, "user")).is_ok_and(|namespace| {
