@@ -6,6 +6,7 @@
 //! tree, its settings and its hosts; refused namespaces; the tree of the system.
 
 mod finders;
+mod interfaces;
 mod listing;
 mod rust;
 
@@ -33,6 +34,7 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("rdma", listing::rdma);
     checks.many("a test of a Rust project", rust::testing);
     checks.many("files follow", follow);
+    checks.many("network interfaces", interfaces::interfaces);
     checks.many("refused", refused);
     checks.many("hosts", hosts);
     checks.many("for all users", system);
@@ -213,11 +215,15 @@ fn one_namespace(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let work = folder_of(bench, "work", Some(ALONE))?;
     let text = "
         cd \"$2\"
+        unshare --map-root-user \"$1\" run -- sh -ec 'touch other
+            until test -e over; do sleep 0.05; done' & other=$!
+        until test -e other; do kill -0 $other; sleep 0.05; done
+        test \"$(\"$1\" run -- id -u)\" = \"$(id -u)\" && echo 'own number'
         \"$1\" run -- sh -ec 'readlink /proc/self/ns/user /proc/self/ns/mnt >new; mv new first
             until test -e over; do sleep 0.05; done' & running=$!
         until test -e first; do kill -0 $running; sleep 0.05; done
         \"$1\" run -- readlink /proc/self/ns/user /proc/self/ns/mnt >second
-        touch over; wait $running
+        touch over; wait $running $other
         test \"$(head -1 first)\" = \"$(head -1 second)\"
         test \"$(tail -1 first)\" != \"$(tail -1 second)\"
         test \"$(head -1 first)\" != \"$(readlink /proc/self/ns/user)\"
@@ -229,7 +235,7 @@ fn one_namespace(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         tally.skip(name, done.stderr.trim());
         return Ok(());
     }
-    tally.record(name, done.expect(&["shared"]));
+    tally.record(name, done.expect(&["own number\n", "shared\n"]));
     Ok(())
 }
 
@@ -387,15 +393,18 @@ fn system(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     let fabric = bench.scratch.folder("fabric", 0o700)?;
     let over = LaunchSettings::new(bench.prefix()?, &bench.paths.target).tree().fabric(&fabric);
-    // In a separate mount namespace, and with a folder for nodes.
+    // In a separate mount namespace, and with a folder for nodes. Mounts are shared, as systemd
+    // makes them.
     let text = "
+        mount --make-rshared /
         \"$1\" tree --system
         setpriv --reuid=65534 --regid=65534 --clear-groups ibstat
         \"$1\" tree --system
         test -c /dev/infiniband/soft0
         \"$1\" tree --remove
         test ! -e /sys/class/infiniband/soft0 && test ! -e /dev/infiniband/soft0
-        ! \"$1\" tree --remove
+        if ls /sys/class/net/*/device/infiniband 2>/dev/null; then exit 1; fi
+        if \"$1\" tree --remove; then exit 1; fi
         echo removed";
     let job = over.job("unshare").args(["--mount", "sh", "-ec"]).arg(text).arg("sh");
     let done = job.arg(bench.prefix()?.join("bin/ferroverbs")).run(&bench.scratch, LIMIT)?;

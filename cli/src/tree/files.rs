@@ -73,8 +73,13 @@ pub(super) fn root_of_bus() -> String {
     format!("pci{DOMAIN}:00")
 }
 
+/// The name of the PCI device of the software device at `place`.
+pub(super) fn slot(place: usize) -> String {
+    format!("{DOMAIN}:00:{place:02x}.0")
+}
+
 fn add_device(files: &mut Files, place: usize, device: &DeviceFacts, node: &NumaNode) {
-    let slot = format!("{DOMAIN}:00:{place:02x}.0");
+    let slot = slot(place);
     let parent = format!("devices/{}/{slot}", root_of_bus());
     let mut add = |path: String, text: String| {
         files.insert(path, Content::Text(text + "\n"));
@@ -170,7 +175,7 @@ fn add_port(add: &mut impl FnMut(String, String), folder: &str, port: &PortFacts
 pub(super) fn ports_of(devices: &[DeviceFacts]) -> Vec<String> {
     let all = devices.iter().enumerate().take(SLOTS).flat_map(|(place, device)| {
         let bus = root_of_bus();
-        let parent = format!("devices/{bus}/{DOMAIN}:00:{place:02x}.0/infiniband/{}", device.name);
+        let parent = format!("devices/{bus}/{}/infiniband/{}", slot(place), device.name);
         device.ports.iter().map(move |port| format!("{parent}/ports/{}", port.number))
     });
     all.collect()

@@ -9,6 +9,7 @@ use super::counters::{self, LIFESPAN_MS, Processes};
 use super::facts::{DeviceFacts, PortFacts, query_devices};
 use super::files::{self, Content, NumaNode, ports_of};
 use super::folder::Folder;
+use super::interfaces;
 use crate::processes;
 use crate::settings;
 use nix::sys::wait::waitpid;
@@ -134,6 +135,7 @@ impl TreeKeeper {
             has_ended |= ended;
             if is_news && let Ok(devices) = query_devices(&self.environment) {
                 self.settle(devices);
+                interfaces::follow(&self.devices);
             }
             let (values, others) = self.processes.read();
             if has_ended && others == 0 {

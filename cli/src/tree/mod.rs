@@ -7,6 +7,7 @@
 //! | `facts` | the devices that libibverbs reported |
 //! | `files` | the files about these devices, with the kernel's names and formats |
 //! | `folder` | writes files into a folder |
+//! | `interfaces` | the network interfaces of a device |
 //! | `mounts` | puts files over `/sys` of a mount namespace |
 //! | `namespaces` | enters a mount namespace, and without root a user namespace |
 //! | `keeper` | a process that keeps the files current while the command runs |
@@ -16,6 +17,7 @@ mod counters;
 mod facts;
 mod files;
 mod folder;
+mod interfaces;
 mod keeper;
 mod library;
 mod mounts;

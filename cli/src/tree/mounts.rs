@@ -7,6 +7,7 @@
 use super::facts::DeviceFacts;
 use super::files::{self, NumaNode};
 use super::folder::{self, Folder};
+use super::interfaces;
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, unmount};
 use std::ffi::OsStr;
 use std::fs;
@@ -50,6 +51,7 @@ fn assemble(new: &Path, devices: &[DeviceFacts]) -> std::io::Result<Folder> {
     versions.retain(|path, _| !new.join(path).exists());
     folder.add(&versions)?;
     folder.update(files::of_devices(devices, &NumaNode::first()))?;
+    interfaces::attach_all(new, devices)?;
     Ok(folder)
 }
 
