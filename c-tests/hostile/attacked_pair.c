@@ -1,6 +1,6 @@
 /*
  * Two processes exchange data over shared memory, each also connected to a hostile member of the
- * fabric (providers/soft/src/hostile), which `cargo xtask soak --hostile` and the tests start.
+ * fabric (providers/soft/hostile), which `cargo xtask soak --hostile` and the tests start.
  * Whatever the hostile process writes, the two neither crash nor hang. Memory that is not
  * registered, or registered without the right, keeps its content. The hostile process never gets
  * bytes that the two did not send.

@@ -1,4 +1,4 @@
-//! Attacks by a hostile member of the fabric (`providers/soft/src/hostile`) on unrelated programs.
+//! Attacks by a hostile member of the fabric (`providers/soft/hostile`) on unrelated programs.
 //! docs/reference/threat-model.md states the permitted effects of each attack.
 
 use crate::launch::{DataPath, LaunchSettings};
@@ -108,7 +108,7 @@ impl<'a> HostileRun<'a> {
     pub fn new(paths: &'a Paths, prefix: &'a Path, scratch: &'a Scratch) -> crate::Result<Self> {
         let fail = |e: ferroverbs_c_tests::CompileError| e.to_string();
         let attacker = scratch.path().join("attacker");
-        let built = test_program(paths, scratch)?;
+        let built = build_attacker(paths, scratch)?;
         // A folder that any user can read.
         fs::copy(&built, &attacker).map_err(|e| format!("cannot copy {}: {e}", built.display()))?;
         scratch::set_mode(&attacker, 0o755)?;
@@ -136,11 +136,9 @@ impl<'a> HostileRun<'a> {
         // The attacker is stopped when the victim has ended, if that cannot be known beforehand.
         let chosen = matches!(attack.victim, Victim::AttackedPair);
         let seconds = if chosen { attack.seconds + 1 } else { UNTIL_STOPPED };
-        let requested = format!("{} {seconds} {}", attack.seed, attack.reach.name());
         let attacker = over.clone().user(other_user.or(victims)).job(&self.attacker);
         let attacker = attacker
-            .args(["hostile::entry", "--exact", "--nocapture", "--test-threads=1"])
-            .env("FERROVERBS_HOSTILE", requested)
+            .args([&attack.seed.to_string(), &seconds.to_string(), attack.reach.name()])
             .dir(self.scratch.path());
         let mut attacker = grouped(attacker).start(self.scratch)?;
         let begun = Instant::now();
@@ -242,11 +240,11 @@ fn was_met(printed: &str) -> bool {
     reported.any(|line| line.ends_with(" processes met") && !line.ends_with(" 0 processes met"))
 }
 
-/// The test program of the soft adapter, which has the attacker in it.
-fn test_program(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
+/// Builds the attacker.
+fn build_attacker(paths: &Paths, scratch: &Scratch) -> crate::Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let done = Job::new(cargo)
-        .args(["test", "--quiet", "--package", "ferroverbs-soft", "--lib", "--no-run"])
+        .args(["build", "--quiet", "--package", "ferroverbs-soft-hostile"])
         .arg("--message-format=json")
         .dir(&paths.root)
         .env("CARGO_TARGET_DIR", &paths.target)

@@ -16,10 +16,10 @@ use crate::engine::ring::helping_state::Helping;
 use crate::guid::AdapterGuid;
 use crate::identity::Identity;
 use crate::rounds::Rounds;
-use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler, Peer};
+use soft_local::fabric::{Fabric, FabricConfig, FabricError, Handler};
 use soft_local::shm::chunks::Chunks;
 use soft_local::shm::layout::{MAGIC, RINGS_LEN, TABLES_LEN};
-use soft_local::shm::view::View;
+use soft_local::shm::view::{View, look_at};
 use soft_memory::guard;
 use soft_sys::membarrier;
 use std::sync::Arc;
@@ -122,17 +122,10 @@ impl Adapter {
             self.fabric.accept_pending_peers();
             let mut borrowed = false;
             self.fabric.for_each_peer(|peer| {
-                let has_borrowed = Self::look_at(peer, |view| has_borrowed(view, number));
+                let has_borrowed = look_at(peer, |view| has_borrowed(view, number));
                 borrowed |= has_borrowed && self.fabric.is_occupied(peer.slot);
             });
             borrowed
         })
-    }
-
-    /// Reads the tables of a peer.
-    fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
-        // SAFETY: all fabric segments have the lengths of `shm::layout`; the view does not outlive
-        // the borrow.
-        look(&unsafe { View::of(peer) })
     }
 }

@@ -15,8 +15,6 @@ pub mod fuzzing;
 mod gid_indices;
 mod guid;
 mod host;
-#[cfg(test)]
-mod hostile;
 mod identity;
 mod interfaces;
 mod limits;

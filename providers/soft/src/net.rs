@@ -10,8 +10,8 @@ use crate::gid_indices::GidIndices;
 use crate::guid::{AdapterGuid, DEVICES};
 use cface::sync::Mutex;
 use soft_semantics::gid_order::GidEntries;
-use std::ffi::CStr;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use soft_sys::interface::{self, Address, Interface};
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 pub(crate) use soft_semantics::gid_order::GID_TABLE;
@@ -87,23 +87,6 @@ impl GidTable {
         let reported = reported.unwrap_or_else(|| Gids::of_this_host(identity, device));
         Arc::new(indices.lock().assign(&reported.of_device(device)))
     }
-}
-
-/// An address of an interface, or its hardware address.
-#[derive(Clone, Debug)]
-enum Address {
-    Hardware([u8; 6]),
-    V4(Ipv4Addr),
-    V6(Ipv6Addr),
-}
-
-#[derive(Clone, Debug)]
-struct Interface {
-    index: u32,
-    loopback: bool,
-    /// The interface has a cable or an equivalent (IFF_RUNNING).
-    running: bool,
-    address: Address,
 }
 
 impl Gids {
@@ -262,69 +245,9 @@ pub(crate) fn link_local(guid: [u8; 8]) -> [u8; 16] {
     raw
 }
 
-/// The interface's name within the label of an address (eth0 in eth0:1).
-fn label_of(name: &CStr) -> &[u8] {
-    name.to_bytes().split(|letter| *letter == b':').next().unwrap_or_default()
-}
-
-/// All addresses of permitted interfaces that are up (getifaddrs(3)).
+/// All addresses of permitted interfaces that are up.
 fn interfaces() -> Vec<Interface> {
-    let mut first = std::ptr::null_mut();
-    // SAFETY: getifaddrs fills in the head of a list, which is freed below.
-    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
-        return vec![];
-    }
-    let mut all = vec![];
-    // Link entries precede addresses and contain the interface index; a look-up takes three system
-    // calls.
-    let mut numbers: Vec<(&CStr, u32)> = vec![];
-    let mut at = first;
-    // SAFETY: a node of the list, or NULL at its end.
-    while let Some(node) = unsafe { at.as_ref() } {
-        at = node.ifa_next;
-        let flags = node.ifa_flags as i32;
-        if flags & libc::IFF_UP == 0 || node.ifa_addr.is_null() || node.ifa_name.is_null() {
-            continue;
-        }
-        // SAFETY: a NUL-terminated name, by getifaddrs(3).
-        let name = unsafe { CStr::from_ptr(node.ifa_name) };
-        let is_loopback = flags & libc::IFF_LOOPBACK != 0;
-        if !is_loopback && !config::limits().has_interface(label_of(name)) {
-            continue;
-        }
-        // SAFETY: every socket address begins with its family.
-        let address = match i32::from(unsafe { (*node.ifa_addr).sa_family }) {
-            libc::AF_INET => {
-                // SAFETY: the family names the structure.
-                let v4 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned() };
-                Address::V4(Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes()))
-            }
-            libc::AF_INET6 => {
-                // SAFETY: the family says `sockaddr_in6`. getifaddrs made the address, which stays
-                // until the list is freed below.
-                let v6 = unsafe { node.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-                Address::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr))
-            }
-            libc::AF_PACKET => {
-                // SAFETY: the family says `sockaddr_ll`. getifaddrs made the address, which stays
-                // until the list is freed below.
-                let ll = unsafe { node.ifa_addr.cast::<libc::sockaddr_ll>().read_unaligned() };
-                numbers.push((name, u32::try_from(ll.sll_ifindex).unwrap_or(0)));
-                let [a, b, c, d, e, f, ..] = ll.sll_addr;
-                Address::Hardware([a, b, c, d, e, f])
-            }
-            _ => continue,
-        };
-        let known = numbers.iter().find(|(of, _)| *of == name).map(|(_, number)| *number);
-        // SAFETY: a NUL-terminated name. (Only the kernel resolves the label of an address such as
-        // eth0:1.)
-        let index = known.unwrap_or_else(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
-        let running = flags & libc::IFF_RUNNING != 0;
-        all.push(Interface { index, loopback: is_loopback, running, address });
-    }
-    // SAFETY: the list from getifaddrs, no longer in use.
-    unsafe { libc::freeifaddrs(first) };
-    all
+    interface::addresses(|name| config::limits().has_interface(name))
 }
 
 #[cfg(test)]
@@ -332,6 +255,7 @@ mod tests {
     use super::*;
     use soft_local::fabric::FabricConfig;
     use soft_semantics::gid_order::GidOrder;
+    use std::net::Ipv4Addr;
 
     fn identity() -> AdapterGuid {
         AdapterGuid::of(&FabricConfig::new("/run/one"))
@@ -469,8 +393,7 @@ mod tests {
 
     #[test]
     fn addresses_have_the_number_of_their_interface() {
-        // SAFETY: a NUL-terminated name.
-        let number = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+        let number = interface::index(c"lo");
         let all = interfaces();
         let of_loopback: Vec<_> = all.iter().filter(|i| i.index == number).collect();
         assert!(of_loopback.iter().all(|i| i.loopback), "{all:?}");

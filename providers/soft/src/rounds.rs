@@ -210,7 +210,7 @@ impl Handler for Rounds {
         for qp in adapter.registry.all_qps() {
             let concerned = {
                 let responder = qp.responder().lock();
-                responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(&l.peer, peer))
+                responder.link.as_ref().is_some_and(|l| Arc::ptr_eq(l.peer(), peer))
             };
             if concerned || adapter.xrc.sends_to(&qp, peer.slot) {
                 // Messages published before the death still count.

@@ -14,12 +14,8 @@
 //! ```
 //! use soft_memory::Range;
 //!
-//! let (from, mut to) = ([7_u8; 4], [0_u8; 4]);
-//! // SAFETY: both arrays outlive the ranges, and are not used otherwise meanwhile.
-//! let a = unsafe { Range::new(from.as_ptr().cast_mut(), 4) };
-//! // SAFETY: as above.
-//! let b = unsafe { Range::new(to.as_mut_ptr(), 4) };
-//! assert!(a.copy_to(b));
+//! let (mut from, mut to) = ([7_u8; 4], [0_u8; 4]);
+//! assert!(Range::of(&mut from).copy_to(Range::of(&mut to)));
 //! assert_eq!(to, [7; 4]);
 //! ```
 

@@ -2,23 +2,44 @@
 //! buffer.
 
 use crate::guard::{self, UnmappedSide};
+use std::marker::PhantomData;
 
 /// Bytes of this process's memory, to be copied from and to. Laid out as `struct iovec`.
 ///
 /// The creator has checked that the bytes may be used, and for how long. Copies need no further
 /// promise. No reference to the bytes is ever made, because threads of the application and other
-/// processes write them at any time.
+/// processes write them at any time. `'static`: the creator's promise has no scope that the
+/// compiler knows, as for registered memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Range {
+pub struct Range<'a> {
     base: *mut u8,
     len: usize,
+    bytes: PhantomData<&'a mut [u8]>,
 }
+
+// SAFETY: an address and a length, which any thread may use: each access is a raw copy, covered by
+// the promise of the creator.
+unsafe impl Send for Range<'_> {}
+// SAFETY: a shared range has the same two numbers, which never change.
+unsafe impl Sync for Range<'_> {}
 
 const _: () = assert!(size_of::<Range>() == size_of::<libc::iovec>());
 const _: () = assert!(std::mem::offset_of!(libc::iovec, iov_len) == 8);
 
-impl Range {
+impl<'a> Range<'a> {
+    /// The bytes of a buffer of this thread, borrowed as long as a copy of the range lives.
+    #[inline]
+    pub const fn of(bytes: &'a mut [u8]) -> Self {
+        Self { base: bytes.as_mut_ptr(), len: bytes.len(), bytes: PhantomData }
+    }
+
+    /// The bytes of a word of this thread.
+    #[inline]
+    pub const fn of_word(word: &'a mut u64) -> Self {
+        Self::of(bytes_of_mut(std::slice::from_mut(word)))
+    }
+
     /// `len` bytes at `base`.
     ///
     /// # Safety
@@ -27,7 +48,7 @@ impl Range {
     /// memory: see [`guard`].)
     #[inline]
     pub const unsafe fn new(base: *mut u8, len: usize) -> Self {
-        Self { base, len }
+        Self { base, len, bytes: PhantomData }
     }
 
     /// `len` bytes at an address of this process.
@@ -37,7 +58,7 @@ impl Range {
     /// a target. No reference to them is used meanwhile.
     #[inline]
     pub const unsafe fn at(address: u64, len: usize) -> Self {
-        Self { base: address as usize as *mut u8, len }
+        Self { base: address as usize as *mut u8, len, bytes: PhantomData }
     }
 
     /// The first byte.
@@ -68,20 +89,20 @@ impl Range {
     #[inline]
     pub fn part(self, offset: usize, len: usize) -> Self {
         let offset = offset.min(self.len);
-        Self { base: self.base.wrapping_add(offset), len: len.min(self.len - offset) }
+        Self { base: self.base.wrapping_add(offset), len: len.min(self.len - offset), ..self }
     }
 
     /// The first `len` bytes, or the whole range.
     #[inline]
     pub fn first(self, len: usize) -> Self {
-        Self { base: self.base, len: len.min(self.len) }
+        Self { len: len.min(self.len), ..self }
     }
 
     /// Copies as many bytes as both ranges have. The ranges may overlap. Returns false if the
     /// source is unmapped. An unmapped target loses the bytes.
     #[inline]
     #[must_use]
-    pub fn copy_to(self, to: Self) -> bool {
+    pub fn copy_to(self, to: Range<'_>) -> bool {
         // SAFETY: as many bytes as both have (contract of `new`).
         let copied = unsafe { guard::copy(self.base, to.base, self.len.min(to.len)) };
         copied != Err(UnmappedSide::Source)
@@ -167,15 +188,10 @@ pub const fn bytes_of_mut(words: &mut [u64]) -> &mut [u8] {
 mod tests {
     use super::*;
 
-    fn over(bytes: &mut [u8]) -> Range {
-        // SAFETY: used only while the test owns the bytes, and not by name meanwhile.
-        unsafe { Range::new(bytes.as_mut_ptr(), bytes.len()) }
-    }
-
     #[test]
     fn a_part_never_goes_beyond_the_end() {
         let mut bytes = [0; 10];
-        let range = over(&mut bytes);
+        let range = Range::of(&mut bytes);
         assert_eq!((range.part(4, 100).len(), range.part(11, 1).len()), (6, 0));
         assert_eq!((range.first(11).len(), range.first(3).len()), (10, 3));
         assert_eq!(range.part(usize::MAX, usize::MAX).address(), range.address() + 10);
@@ -184,17 +200,17 @@ mod tests {
     #[test]
     fn a_copy_is_as_long_as_the_shorter_side() {
         let (mut from, mut to) = ([1, 2, 3, 4], [0; 6]);
-        assert!(over(&mut from).copy_to(over(&mut to)));
-        over(&mut to).part(4, 2).put(&[5, 6, 7]);
+        assert!(Range::of(&mut from).copy_to(Range::of(&mut to)));
+        Range::of(&mut to).part(4, 2).put(&[5, 6, 7]);
         let mut got = [0; 9];
-        assert!(over(&mut to).get(&mut got));
+        assert!(Range::of(&mut to).get(&mut got));
         assert_eq!(got, [1, 2, 3, 4, 5, 6, 0, 0, 0]);
     }
 
     #[test]
     fn a_word_is_changed_wherever_it_lies() {
         let mut words = [0u64; 2];
-        let range = over(bytes_of_mut(&mut words));
+        let range = Range::of(bytes_of_mut(&mut words));
         for at in 0..8 {
             let word = range.part(at, 8);
             assert!(word.store(40));

@@ -19,16 +19,16 @@ pub const MAX_SGE: usize = 32;
 pub trait Remote: Debug + Send + Sync {
     /// Copies the bytes at address `va` of that process to `to`. Returns false if the memory is
     /// gone.
-    fn read(&self, va: u64, to: Range) -> bool;
+    fn read(&self, va: u64, to: Range<'_>) -> bool;
 
     /// Copies `from` to address `va` of that process. Returns false if the memory is gone.
-    fn write(&self, va: u64, from: Range) -> bool;
+    fn write(&self, va: u64, from: Range<'_>) -> bool;
 }
 
 /// The resolved scatter/gather list of one work request.
 #[derive(Clone, Debug, Default)]
-pub struct Ranges {
-    items: ArrayVec<Range, MAX_SGE>,
+pub struct Ranges<'a> {
+    items: ArrayVec<Range<'a>, MAX_SGE>,
     total: usize,
     /// The ranges of imported regions, if any.
     abroad: Option<Box<ImportedRanges>>,
@@ -48,7 +48,7 @@ impl ImportedRanges {
     }
 }
 
-impl Ranges {
+impl<'a> Ranges<'a> {
     /// An empty list.
     pub const fn new() -> Self {
         Self { items: ArrayVec::new_const(), total: 0, abroad: None, careful: false }
@@ -61,7 +61,7 @@ impl Ranges {
     }
 
     /// Appends a range; `false`: the list is full.
-    pub fn push(&mut self, range: Range) -> bool {
+    pub fn push(&mut self, range: Range<'a>) -> bool {
         self.total += range.len();
         range.is_empty() || self.items.try_push(range).is_ok()
     }
@@ -79,7 +79,7 @@ impl Ranges {
     }
 
     /// Appends all ranges of another list; `false`: this list is full.
-    pub fn extend(&mut self, other: &Self) -> bool {
+    pub fn extend(&mut self, other: &Ranges<'a>) -> bool {
         self.careful |= other.careful;
         other.items.iter().enumerate().all(|(place, range)| match other.abroad(place) {
             Some(imported) => {
@@ -98,7 +98,7 @@ impl Ranges {
 
     /// A list of one range.
     #[inline]
-    pub fn of(range: Range) -> Self {
+    pub fn of(range: Range<'a>) -> Self {
         let mut own = Self::new();
         own.push(range);
         own
@@ -129,7 +129,7 @@ impl Ranges {
     }
 
     /// The non-empty ranges.
-    pub fn items(&self) -> &[Range] {
+    pub fn items(&self) -> &[Range<'a>] {
         &self.items
     }
 
@@ -151,7 +151,7 @@ impl Ranges {
     /// region, is gone. Unmapped memory of the list loses the bytes.
     #[inline]
     #[must_use]
-    pub fn scatter(&self, offset: usize, from: Range) -> bool {
+    pub fn scatter(&self, offset: usize, from: Range<'_>) -> bool {
         // SAFETY: that many bytes are readable (contract of Range).
         unsafe { self.scatter_at(offset, from.base(), from.len()) }
     }
@@ -185,7 +185,7 @@ impl Ranges {
     /// is unmapped, the bytes are lost.
     #[inline]
     #[must_use]
-    pub fn gather(&self, offset: usize, to: Range) -> bool {
+    pub fn gather(&self, offset: usize, to: Range<'_>) -> bool {
         // SAFETY: that many bytes are writable (contract of Range).
         unsafe { self.gather_at(offset, to.base(), to.len()) }
     }
@@ -201,7 +201,7 @@ impl Ranges {
     /// Copies the whole list to `to`, which another process may poll: the last byte is stored last.
     /// Returns false as [`Ranges::gather`].
     #[must_use]
-    pub fn gather_in_order(&self, to: Range) -> bool {
+    pub fn gather_in_order(&self, to: Range<'_>) -> bool {
         let len = self.total.min(to.len());
         let last = last_stored(to.base(), len);
         let mut end = [0u8; 8];
@@ -380,11 +380,10 @@ unsafe fn store_last(to: *mut u8, from: *const u8, len: usize) {
 mod tests {
     use super::*;
 
-    fn over(buffers: &mut [Vec<u8>]) -> Ranges {
+    fn over(buffers: &mut [Vec<u8>]) -> Ranges<'_> {
         let mut ranges = Ranges::new();
         for b in buffers {
-            // SAFETY: the buffers outlive the test's use of the list.
-            assert!(ranges.push(unsafe { Range::new(b.as_mut_ptr(), b.len()) }));
+            assert!(ranges.push(Range::of(b)));
         }
         ranges
     }
@@ -401,6 +400,7 @@ mod tests {
                 let mut back = vec![0; len];
                 assert!(ranges.gather_bytes(offset, &mut back));
                 assert_eq!(back, src[..len]);
+                drop(ranges);
                 let mut flat = vec![0; 40];
                 flat[offset..offset + len].copy_from_slice(&src[..len]);
                 assert_eq!(buffers.concat(), flat);

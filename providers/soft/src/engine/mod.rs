@@ -33,6 +33,7 @@ pub(crate) mod keys;
 pub(crate) mod queues;
 pub(crate) mod refused;
 pub(crate) mod ring;
+pub(crate) mod verbs_cell;
 pub(crate) mod xrc;
 
 // A work request names at most as many ranges as `Ranges` hold.

@@ -17,13 +17,13 @@ use crate::engine::queues::cq::{Cq, CqOptions};
 use crate::engine::queues::qp::creating::QpParameters;
 use crate::engine::queues::qp::{Pair, Qp};
 use crate::engine::queues::served_by::ServedBy;
-use crate::engine::ring::holder::RingHolder;
 use crate::net::Gids;
 use crate::ops::qp::modify;
 use soft_local::fabric::{Fabric, FabricConfig, Handler, Peer};
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
-use soft_local::shm::view::View;
+use soft_local::shm::view::PeerView;
 use soft_semantics::completion::Reads;
 use soft_semantics::modify::transition;
 use soft_semantics::request::{Destination, RemoteAddress, Request, RequestOperation};
@@ -60,8 +60,8 @@ struct World {
     keys: Keys,
     other: Arc<Fabric>,
     /// The segments of the other member, and the adapter's segments as mapped by it.
-    own: View,
-    victim: View,
+    own: PeerView,
+    victim: PeerView,
 }
 
 impl World {
@@ -73,14 +73,8 @@ impl World {
         config.first_slot = Some(1);
         let adapter = Adapter::join(config.clone()).expect("a fabric");
         let other = Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(Deaf)).expect("a slot");
-        // SAFETY: the fabric mapped both segments with these lengths, and the world is never
-        // dropped.
-        let own = unsafe { View::new(other.tables().base(), other.rings().base()) };
-        let peer = other.peer(adapter.fabric.slot()).expect("it is there");
-        // SAFETY: the fabric mapped the peer's segments with the lengths of `shm::layout`; the Arc
-        // is forgotten below, so they stay mapped while the world uses the view.
-        let victim = unsafe { View::of(&peer) };
-        std::mem::forget(peer);
+        let view = |slot| PeerView::of(other.peer(slot).expect("it is there"));
+        let (own, victim) = (view(other.slot()), view(adapter.fabric.slot()));
         let form = CqOptions {
             capacity: 4096,
             reads: Reads::default(),
@@ -239,8 +233,7 @@ impl World {
             9 => {
                 let Some(chunk) = self.own.chunk(u32::from(a) % 4) else { return };
                 for (n, word) in words.into_iter().enumerate() {
-                    // SAFETY: eight words at the beginning of a chunk of the other member.
-                    unsafe { chunk.base().cast::<u64>().add(n).write_volatile(word) };
+                    assert!(chunk.part(8 * n, 8).store(word), "mapped");
                 }
             }
             10 => self.send(qp, which, a, &words),

@@ -20,7 +20,6 @@ use crate::engine::queues::qp::Requester;
 use crate::engine::queues::qp::builder::{Builder, BuiltRequest};
 use crate::engine::ring::fast_send::{FastSend, ShortSend};
 use abi::*;
-use lock_api::RawMutex as _;
 use soft_semantics::request::{RemoteAddress, Request, RequestOperation, Segments};
 use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;

@@ -126,7 +126,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let result = unsafe { step(cq, queue, queue.take()) };
     if result != 0 {
         // SAFETY: locked just above.
-        unsafe { queue.iterator.unlock() };
+        unsafe { unlock(queue) };
     }
     result
 }
@@ -152,7 +152,18 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
     // SAFETY: `cq` is live until the iteration ends here, and this thread locked the iterator in
     // start_poll, which returned 0.
-    unsafe { Cq::of(cq.cast()).iterator.unlock() };
+    unsafe { unlock(Cq::of(cq.cast())) };
+}
+
+/// Releases the lock of the iterator.
+///
+/// # Safety
+/// This thread locked the iterator in start_poll.
+unsafe fn unlock(queue: &Cq) {
+    if let Some(lock) = queue.iterator.taken_lock() {
+        // SAFETY: locked (contract).
+        unsafe { lock.unlock() };
+    }
 }
 
 /// Moves the iterator to a taken completion.

@@ -13,7 +13,7 @@ use crate::engine::keys::regions::{
 };
 use abi::*;
 use soft_local::shm::layout::{mr_handle, split_mr_handle};
-use soft_local::shm::view::View;
+use soft_local::shm::view::PeerView;
 use soft_memory::foreign::Foreign;
 use soft_sys::Errno;
 use soft_sys::map::{Access, Mapping};
@@ -181,8 +181,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         let adapter = Arc::clone(&owner.adapter);
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
-        let view = unsafe { View::of(&peer) };
+        let view = PeerView::of(Arc::clone(&peer));
         let found = || {
             published(&view, index, owner.identity.origin)
                 .filter(|(_, extent)| extent.pd == 0 && !peer.is_dead())

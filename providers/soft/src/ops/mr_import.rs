@@ -10,7 +10,7 @@ use crate::engine::keys::imported::Imported;
 use crate::engine::keys::regions::{Extent, IMPORTED, ON_DEMAND, VOID};
 use abi::*;
 use soft_local::shm::layout::{MRS, MWS, split_mr_handle};
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_sys::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -53,8 +53,7 @@ pub(super) unsafe extern "C" fn import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
         let adapter = &domain.adapter;
         let (slot, index) = split_mr_handle(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
-        let view = unsafe { View::of(&peer) };
+        let view = PeerView::of(Arc::clone(&peer));
         let origin = owner.identity.origin;
         let (rkey, extent) = published(&view, index, origin)
             .filter(|(_, extent)| extent.pd != 0)

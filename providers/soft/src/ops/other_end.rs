@@ -11,7 +11,7 @@ use crate::engine::queues::qp::life::from_shared;
 use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::{Life, split_qpn};
-use soft_local::shm::view::View;
+use soft_local::shm::view::PeerView;
 use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use std::ffi::c_int;
@@ -107,9 +107,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     if end.place == OTHER_END_GONE {
         return Ok(end);
     }
-    // SAFETY: all fabric segments have the lengths of `shm::layout`; the peer is kept until the
-    // function returns.
-    let view = unsafe { View::of(&peer) };
+    let view = PeerView::of(peer);
     let entry = view.qp(index);
     let life = Life::unpack(entry.life.load(Ordering::Acquire));
     let Some(state) = from_shared(life.state) else { return Ok(end) };

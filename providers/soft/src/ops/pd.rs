@@ -11,7 +11,7 @@ use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::layout::split_pd;
 use soft_local::shm::tenure;
-use soft_local::shm::view::View;
+use soft_local::shm::view::look_at;
 use soft_sys::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -80,10 +80,7 @@ impl Pd {
                 }
             }
             HandleKind::Borrowed(owner) => {
-                // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
-                // handle's `owner`.
-                let view = unsafe { View::of(owner) };
-                self.adapter.domains.borrow(self.number, &view)?;
+                look_at(owner, |view| self.adapter.domains.borrow(self.number, view))?;
             }
             HandleKind::Parent(_) => {}
         }
@@ -177,9 +174,7 @@ pub(super) unsafe extern "C" fn import_pd(context: *mut ibv_context, handle: u32
         let adapter = Arc::clone(&owner.adapter);
         let (slot, _) = split_pd(handle);
         let peer = exporter(&adapter.fabric, slot)?;
-        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as `peer`.
-        let view = unsafe { View::of(&peer) };
-        if origin_of(&view, handle) != Some(owner.identity.origin) {
+        if look_at(&peer, |view| origin_of(view, handle)) != Some(owner.identity.origin) {
             return Err(Errno::ENOENT);
         }
         let kind = if peer.is_self {

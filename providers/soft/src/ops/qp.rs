@@ -605,7 +605,7 @@ fn connect(
     if qp.kind() == QpType::XrcSend
         && let Some(link) = &sending
     {
-        qp.adapter().xrc.add_sender(qp, link.peer.slot);
+        qp.adapter().xrc.add_sender(qp, link.peer().slot);
     }
     qp.requester().lock().connect(sending);
     qp.connect_receiver(receiving, attr.dest_qp_num);

@@ -10,11 +10,11 @@ use super::{object, status};
 use crate::engine::queues::cq::Cq;
 use crate::engine::queues::wq::receives::{MAX_TABLE, MAX_TABLES, WqParameters};
 use crate::engine::queues::wq::{IndirectionTable, Rss, Wq};
+use crate::engine::verbs_cell::VerbsCell;
 use abi::*;
 use soft_local::shm::layout::split_qpn;
 use soft_semantics::frames::toeplitz::{Hash, KEY_BYTES};
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
             comp_mask: 0,
         };
         let table =
-            IndirectionTable { verbs: UnsafeCell::new(verbs), queues, users: AtomicUsize::new(0) };
+            IndirectionTable { verbs: VerbsCell::new(verbs), queues, users: AtomicUsize::new(0) };
         Ok(Arc::into_raw(Arc::new(table)).cast_mut().cast())
     })
 }

@@ -101,6 +101,13 @@ impl LoopSocket {
         got.is_ok_and(|got| got == len)
     }
 
+    /// Whether a read of the descriptor sleeps while there is no record.
+    pub fn blocks(&self) -> bool {
+        // SAFETY: F_GETFL takes no argument, and the descriptor is open.
+        let flags = check(unsafe { libc::fcntl(self.socket.as_raw_fd(), libc::F_GETFL) });
+        flags.is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+    }
+
     /// Another descriptor of the reading end.
     ///
     /// # Errors

@@ -67,6 +67,16 @@ pub mod testing {
     #[derive(Clone, Debug)]
     pub struct ThreadHandle(PathBuf);
 
+    /// Gives the calling thread a descriptor table of its own, a copy: what other threads open from
+    /// now on is not in it.
+    ///
+    /// # Panics
+    /// The kernel refuses.
+    pub fn unshare_descriptors() {
+        // SAFETY: the thread goes on with copies of all descriptors.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "a table of its own");
+    }
+
     impl ThreadHandle {
         /// The calling thread.
         pub fn own() -> Self {

@@ -2,6 +2,7 @@
 //! `fabric` maps the segments; the modules here work on the mapped bytes.
 
 pub mod chunks;
+pub mod holder;
 pub mod layout;
 pub mod protocol;
 pub mod ring;

@@ -161,7 +161,7 @@ impl Ring {
 
 /// The payload bytes of a slot.
 #[inline]
-fn payload(slot: &Slot) -> Range {
+fn payload(slot: &Slot) -> Range<'_> {
     let words = body(slot);
     // SAFETY: words of a ring that outlives the range (contract of View::new), which any process
     // may change at any time. The consumer copies them after publication, the producer before.

@@ -10,6 +10,8 @@ use super::trust::{FromPeer, Hint, Owned};
 use crate::fabric::{FRONT, Peer};
 use soft_memory::Range;
 use soft_sys::map::{LazyMapping, WINDOW};
+use std::ops::Deref;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Base addresses of one process's segments. The creator keeps the mappings alive.
@@ -46,7 +48,7 @@ impl View {
     /// The fabric's segments have the lengths of `shm::layout`. `peer` outlives every copy of the
     /// view and every reference or address from it.
     #[inline]
-    pub unsafe fn of(peer: &Peer) -> Self {
+    unsafe fn of(peer: &Peer) -> Self {
         let lazy = peer.lazy_rings().map_or(std::ptr::null(), std::ptr::from_ref);
         Self { tables: peer.tables().base(), rings: peer.rings().base(), lazy }
     }
@@ -217,7 +219,7 @@ impl View {
     /// Chunk `index`, which came from a peer; `None`: no such chunk, or its window cannot be
     /// mapped.
     #[inline]
-    pub fn chunk(&self, index: u32) -> Option<Range> {
+    pub fn chunk(&self, index: u32) -> Option<Range<'static>> {
         let index = index as usize;
         if index >= CHUNKS {
             return None;
@@ -280,6 +282,58 @@ impl View {
             }
         });
     }
+}
+
+/// The segments of a peer, with the peer, which keeps them mapped. A copy of the [`View`] may not
+/// outlive the `PeerView`.
+#[derive(Clone, Debug)]
+pub struct PeerView {
+    view: View,
+    peer: Arc<Peer>,
+}
+
+impl PeerView {
+    /// The segments of `peer`, which may be this process itself.
+    ///
+    /// # Panics
+    /// The segments of the fabric have other lengths than those of `shm::layout`.
+    pub fn of(peer: Arc<Peer>) -> Self {
+        let view = peer_view(&peer);
+        Self { view, peer }
+    }
+
+    /// The process that owns the segments.
+    #[inline]
+    pub const fn peer(&self) -> &Arc<Peer> {
+        &self.peer
+    }
+}
+
+impl Deref for PeerView {
+    type Target = View;
+
+    #[inline]
+    fn deref(&self) -> &View {
+        &self.view
+    }
+}
+
+/// Calls `look` with the segments of `peer`. A copy of the [`View`] may not outlive the call.
+///
+/// # Panics
+/// As [`PeerView::of`].
+pub fn look_at<T>(peer: &Peer, look: impl FnOnce(&View) -> T) -> T {
+    look(&peer_view(peer))
+}
+
+fn peer_view(peer: &Peer) -> View {
+    let rings = if peer.lazy_rings().is_some() { FRONT } else { RINGS_LEN };
+    assert!(
+        peer.tables().len() >= TABLES_LEN && peer.rings().len() >= rings,
+        "segments of this layout"
+    );
+    // SAFETY: the lengths were checked; the callers keep `peer`.
+    unsafe { View::of(peer) }
 }
 
 #[cfg(any(test, feature = "testing"))]

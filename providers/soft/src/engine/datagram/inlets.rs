@@ -13,10 +13,12 @@ use crate::engine::queues::cq::hot_slots::HotSlot;
 use crate::engine::queues::served_by::ServedBy;
 use crate::engine::ring::link::publication_fence;
 use cface::sync::MutexGuard;
+use soft_local::fabric::Peer;
 use soft_local::shm::layout::ATTENTION_ACKS;
 use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
 use soft_sys::membarrier;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Datagrams {
@@ -50,6 +52,13 @@ impl Datagrams {
                 }
             }
         });
+    }
+}
+
+impl Inlet {
+    /// The process that writes the ring.
+    pub(crate) const fn peer(&self) -> &Arc<Peer> {
+        self.view.peer()
     }
 }
 
@@ -112,7 +121,7 @@ impl Inlets {
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {
                 // A hint: a waiting sender also looks from time to time.
                 if inlet.view.tables_head().datagrams_wait.load(Ordering::Relaxed) != 0 {
-                    inlet.peer.kick();
+                    inlet.peer().kick();
                 }
             });
         }
@@ -130,7 +139,7 @@ fn deliver(adapter: &Adapter, inlet: &mut Inlet, words: [u64; 2], body: &Body) -
         Some(head) if head.op == Op::Packet => receive_frame(adapter, inlet, &head, body).into(),
         Some(head) if head.op == Op::Frame => frames::deliver(adapter, inlet, &head, body),
         Some(head) => {
-            adapter.xrc.receive_message(adapter, inlet.peer.slot, &head, body.word(0)).into()
+            adapter.xrc.receive_message(adapter, inlet.peer().slot, &head, body.word(0)).into()
         }
         None => Delivery::Dropped,
     }

@@ -20,10 +20,9 @@ pub(crate) mod waiting;
 
 use crate::engine::queues::cq::hot_slots::HotSlots;
 use cface::sync::{Mutex, RwLock};
-use soft_local::fabric::Peer;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
-use soft_local::shm::view::View;
+use soft_local::shm::view::PeerView;
 use soft_sys::clock;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -46,7 +45,7 @@ pub(crate) struct Datagrams {
     outlets: RwLock<HashMap<u16, Arc<Outlet>>>,
     inlets: Mutex<Inlets>,
     /// All known processes, including this process.
-    known_processes: RwLock<Vec<KnownProcess>>,
+    known_processes: RwLock<Vec<PeerView>>,
     introductions: Introductions,
     /// A datagram waits in a ring for a receive.
     has_waiting: AtomicBool,
@@ -63,13 +62,6 @@ impl Datagrams {
     }
 }
 
-/// A process and its segments.
-#[derive(Debug)]
-pub(in crate::engine) struct KnownProcess {
-    peer: Arc<Peer>,
-    view: View,
-}
-
 /// Whether this process has connected to all members of the fabric.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Introductions {
@@ -83,8 +75,7 @@ pub(in crate::engine) struct Introductions {
 /// The ring for datagrams to a process.
 #[derive(Debug)]
 pub(crate) struct Outlet {
-    pub(in crate::engine) peer: Arc<Peer>,
-    pub(in crate::engine) view: View,
+    pub(in crate::engine) view: PeerView,
     ring: Ring,
     own_slot: u16,
     state: Mutex<OutletState>,
@@ -111,8 +102,7 @@ pub(in crate::engine) struct Inlets {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Inlet {
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) view: View,
+    pub(crate) view: PeerView,
     ring: Ring,
     next: u32,
     /// A private copy of the frame, which no peer can change.

@@ -17,8 +17,7 @@
 
 use crate::engine::adapter::Adapter;
 use crate::engine::datagram::{
-    Datagrams, Inlet, KnownProcess, OutgoingDatagram, Outlet, OutletState, PutResult, ROUND_BUDGET,
-    Receivers,
+    Datagrams, Inlet, OutgoingDatagram, Outlet, OutletState, PutResult, ROUND_BUDGET, Receivers,
 };
 use crate::engine::queues::served_by::ServedBy;
 use crate::engine::ring::link;
@@ -29,7 +28,7 @@ use soft_local::fabric::{Peer, PeerError};
 use soft_local::shm::layout::{ATTENTION_REQUESTS, RING_SLOTS};
 use soft_local::shm::protocol;
 use soft_local::shm::slot::*;
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_memory::Range;
 use soft_sys::Errno;
 use std::collections::VecDeque;
@@ -50,14 +49,12 @@ impl Datagrams {
     /// No process has the slot, or the process does not answer.
     pub(crate) fn outlet(&self, adapter: &Adapter, slot: u16) -> Result<Arc<Outlet>, PeerError> {
         if let Some(outlet) = self.outlets.read().get(&slot)
-            && !outlet.peer.is_dead()
+            && !outlet.peer().is_dead()
         {
             return Ok(Arc::clone(outlet));
         }
         let peer = adapter.fabric.peer(slot)?;
-        // SAFETY: fabric segments have the lengths of `shm::layout`; the Arc beside the view keeps
-        // them mapped.
-        let view = unsafe { View::of(&peer) };
+        let view = PeerView::of(peer);
         let own_slot = adapter.fabric.slot();
         let room = view.peer_ring(own_slot).filter(|_| view.maps_chunks());
         let ring = room.ok_or(PeerError::System(Errno::ENOMEM))?;
@@ -67,11 +64,11 @@ impl Datagrams {
             unpublished: false,
             last_target: None,
         };
-        let outlet = Arc::new(Outlet { peer, view, ring, own_slot, state: Mutex::new(state) });
+        let outlet = Arc::new(Outlet { view, ring, own_slot, state: Mutex::new(state) });
         let mut to = self.outlets.write();
         match to.get(&slot) {
             // Another thread was faster. Two outlets would write to the same slots of the ring.
-            Some(there) if !there.peer.is_dead() => return Ok(Arc::clone(there)),
+            Some(there) if !there.peer().is_dead() => return Ok(Arc::clone(there)),
             Some(there) => there.reclaim(adapter),
             None => {}
         }
@@ -119,25 +116,23 @@ impl Datagrams {
         };
         if outlet.put(adapter, &datagram, |_| ()) == PutResult::Done {
             outlet.publish();
-            outlet.peer.kick();
+            outlet.peer().kick();
         }
     }
 
     /// Prepares the ring of a process that can send from now on.
     pub(crate) fn add_peer(&self, peer: &Arc<Peer>, own: &View) {
-        // SAFETY: fabric segments have the lengths of `shm::layout`. `KnownProcess` and `Inlet`
-        // keep the view with an Arc of the peer, and the caller holds an Arc during this call.
-        let view = unsafe { View::of(peer) };
         // The rings segment of this process is mapped whole.
         let Some(ring) = own.peer_ring(peer.slot) else { return };
         let mut from = self.inlets.lock();
-        if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(&old.peer, peer)) {
+        if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(old.peer(), peer)) {
             return;
         }
         let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
         // The position skips a lap, beyond all slots of an earlier owner of the process slot.
         let next = next.wrapping_add(RING_SLOTS);
-        self.note_process(peer, view);
+        let view = PeerView::of(Arc::clone(peer));
+        self.note_process(view.clone());
         // An earlier owner of the slot may have been hot, and its senders rang no bell.
         from.hot.retain_hot(|slot| *slot != peer.slot);
         ring.hot().store(0, Ordering::Relaxed);
@@ -145,31 +140,28 @@ impl Datagrams {
         // Release, after the store of `acked`. Pairs with the Acquire in `OutletState::room`: a
         // sender that reads its identity also reads the position to begin at.
         ring.nak().store(peer.identity(), Ordering::Release);
-        from.known.insert(
-            peer.slot,
-            Inlet { peer: Arc::clone(peer), view, ring, next, frame: vec![], careful: false },
-        );
+        from.known.insert(peer.slot, Inlet { view, ring, next, frame: vec![], careful: false });
     }
 
     /// Adds a known process. Its own service thread and the local service thread may not have
     /// noticed the process yet.
-    fn note_process(&self, peer: &Arc<Peer>, view: View) {
+    fn note_process(&self, process: PeerView) {
         let mut everyone = self.known_processes.write();
         // The slot may have a new owner, which the service thread has recorded.
-        if peer.is_dead() {
+        if process.peer().is_dead() {
             return;
         }
-        everyone.retain(|met| met.peer.slot != peer.slot);
-        everyone.push(KnownProcess { peer: Arc::clone(peer), view });
+        everyone.retain(|met| met.peer().slot != process.peer().slot);
+        everyone.push(process);
     }
 
     /// Removes a dead process. Datagrams sent before its death are still served.
     pub(crate) fn remove_peer(&self, adapter: &Adapter, peer: &Arc<Peer>) {
         let slot = peer.slot;
-        self.known_processes.write().retain(|met| met.peer.slot != slot || !met.peer.is_dead());
+        self.known_processes.write().retain(|met| met.peer().slot != slot || !met.peer().is_dead());
         let mut to = self.outlets.write();
         // The slot may belong to a new process, whose outlet stays.
-        if let Some(outlet) = to.get(&slot).filter(|outlet| Arc::ptr_eq(&outlet.peer, peer)) {
+        if let Some(outlet) = to.get(&slot).filter(|outlet| Arc::ptr_eq(outlet.peer(), peer)) {
             outlet.reclaim(adapter);
             to.remove(&slot);
         }
@@ -212,13 +204,11 @@ impl Datagrams {
                 Err(PeerError::System(why)) if is_temporary(why) => return Err(why),
                 Err(_) => continue,
             };
-            // SAFETY: fabric segments have the lengths of `shm::layout`. `peer` lives for the rest
-            // of this pass, and `note_process` keeps the view with an Arc.
-            let view = unsafe { View::of(&peer) };
-            self.note_process(&peer, view);
+            let view = PeerView::of(peer);
+            self.note_process(view.clone());
             let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
-            while !ready() && !peer.is_dead() && Instant::now() < deadline {
-                peer.kick();
+            while !ready() && !view.peer().is_dead() && Instant::now() < deadline {
+                view.peer().kick();
                 // Its service thread adds us first of all when it is continued.
                 if adapter.fabric.is_stopped(slot) {
                     break;
@@ -257,8 +247,8 @@ impl Datagrams {
     ) -> Receivers<'_> {
         let mut receivers = self.no_receivers();
         for met in self.known_processes.read().iter() {
-            if !met.peer.is_dead() && wants(&met.view) {
-                receivers.push(met.peer.slot);
+            if !met.peer().is_dead() && wants(met) {
+                receivers.push(met.peer().slot);
             }
         }
         receivers.find(|slot| self.outlet(adapter, slot).ok());
@@ -267,8 +257,8 @@ impl Datagrams {
 
     /// Calls `look` with the tables of each living process.
     pub(in crate::engine) fn for_each_process(&self, mut look: impl FnMut(&View)) {
-        for met in self.known_processes.read().iter().filter(|met| !met.peer.is_dead()) {
-            look(&met.view);
+        for met in self.known_processes.read().iter().filter(|met| !met.peer().is_dead()) {
+            look(met);
         }
     }
 
@@ -290,14 +280,19 @@ impl Datagrams {
 }
 
 impl Outlet {
+    /// The process that reads the ring.
+    pub(in crate::engine) const fn peer(&self) -> &Arc<Peer> {
+        self.view.peer()
+    }
+
     /// The process slot of the receiver.
     pub(crate) fn peer_slot(&self) -> u16 {
-        self.peer.slot
+        self.peer().slot
     }
 
     /// Wakes the receiving process.
     pub(crate) fn wake_receiver(&self) {
-        self.peer.kick();
+        self.peer().kick();
     }
 
     /// Takes back the lent chunks of a dead receiver.
@@ -310,7 +305,7 @@ impl Outlet {
     /// Whether a datagram can be put now. Also true for a dead receiver, for which waiting is
     /// useless.
     pub(in crate::engine) fn has_room(&self, adapter: &Adapter) -> bool {
-        self.state.lock().room(self, adapter).is_some() || self.peer.is_dead()
+        self.state.lock().room(self, adapter).is_some() || self.peer().is_dead()
     }
 
     /// Puts a datagram. If the body does not hold the bytes, `fill` writes them to a chunk of
@@ -323,7 +318,7 @@ impl Outlet {
     ) -> PutResult {
         let mut state = self.state.lock();
         // After `reclaim` no thread would take back a chunk lent to the dead process.
-        if self.peer.is_dead() {
+        if self.peer().is_dead() {
             return PutResult::Done;
         }
         let Some(seq) = state.room(self, adapter) else { return PutResult::Full };
@@ -375,7 +370,7 @@ impl Outlet {
             || {
                 let channel = reader.map(|index| &self.view.qp(index).recv_channel);
                 let channel = channel.map_or(0, |number| number.load(Ordering::Relaxed));
-                link::wake(&self.peer, &self.view, channel);
+                link::wake(self.peer(), &self.view, channel);
             },
         );
     }

@@ -4,9 +4,10 @@
 
 use crate::engine::datagram::PutResult;
 use crate::engine::queues::qp::Requester;
+use crate::engine::queues::qp::send_requests::posted_bytes;
 use crate::engine::refused::errno;
 use abi::*;
-use soft_memory::{Range, Ranges};
+use soft_memory::Ranges;
 use soft_semantics::frames::{Segment, make_segment};
 use soft_semantics::request::{Request, RequestOperation};
 use soft_sys::Errno;
@@ -39,11 +40,7 @@ impl Requester {
         };
         let slot = self.sends.queue.at(n);
         let to = self.datagrams.segmenter.place(slot);
-        let len = usize::from(cut.header_len).min(to.len());
-        // SAFETY: the header has this many bytes (ibv_post_send(3)).
-        unsafe {
-            to.as_mut_ptr().copy_from_nonoverlapping(cut.header as *const u8, len);
-        }
+        let _ = posted_bytes(cut.header, cut.header_len.into()).get(to);
         self.sends.queue.entry(n).kept = true;
     }
 
@@ -73,9 +70,8 @@ impl Requester {
                 let kept = self.datagrams.segmenter.place(slot).get(..header).unwrap_or_default();
                 start.copy_from_slice(kept);
             } else {
-                // SAFETY: the header is valid until the post returns, and a kept copy is used
-                // afterwards; it is only read.
-                let _ = unsafe { Range::at(cut.header, header) }.get(start);
+                // After the post a kept copy is used.
+                let _ = posted_bytes(cut.header, header).get(start);
             }
             let _at_home = ranges.gather_bytes(offset, rest);
             let last = offset + len == total;

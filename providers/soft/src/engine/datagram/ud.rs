@@ -15,6 +15,7 @@
 
 use crate::engine::adapter::Adapter;
 use crate::engine::datagram::{Inlet, OutgoingDatagram, Outlet, PutResult};
+use crate::engine::keys::access::copy_to_local;
 use crate::engine::queues::inbound::Source;
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::{Issued, Requester, Wire};
@@ -71,7 +72,7 @@ pub(in crate::engine) fn deliver(
     body: &Body,
 ) -> bool {
     // A process must not send in the name of another process's QP.
-    if split_qpn(head.src_qpn).0 != inlet.peer.slot {
+    if split_qpn(head.src_qpn).0 != inlet.peer().slot {
         return false;
     }
     let (qpn, qkey) = (body.low(0).as_said(), body.high(0).as_said());
@@ -171,7 +172,7 @@ fn place_datagram(
 /// The location of a datagram's bytes.
 enum DatagramBytes<'a> {
     Slot(&'a [u8]),
-    Chunk(Range),
+    Chunk(Range<'static>),
     /// The route header, and the payload in the buffer of the socket.
     Packet(&'a [u8; GRH], &'a [u8]),
 }
@@ -196,25 +197,22 @@ impl Source for Datagram<'_> {
     }
 }
 
-/// The bytes of request `n`; bytes of imported regions are copied to `brought`. None if the memory
-/// is unmapped. Not inlined, because a list is large and must occur once on the stack of the
-/// sender.
+/// The bytes of request `n`. `copied` gets those that were copied when the request began to wait,
+/// and those of imported regions. None if the memory is unmapped. Not inlined, because a list is
+/// large and must occur once on the stack of the sender.
 #[inline(never)]
-fn request_bytes(
+fn request_bytes<'a>(
     requester: &mut Requester,
     qp: &Qp,
     n: u64,
-    brought: &mut Vec<u8>,
-) -> Option<Ranges> {
-    let mut found = requester.datagrams.waiting.find(n);
-    if found.is_some() {
-        return found;
+    copied: &'a mut Vec<u8>,
+) -> Option<Ranges<'a>> {
+    if requester.datagrams.waiting.take(n, copied) {
+        return Some(Ranges::of(Range::of(copied)));
     }
-    found = requester.sends.ranges(qp, n, 0);
+    let found = requester.sends.ranges(qp, n, 0);
     match &found {
-        Some(ranges) if ranges.is_abroad() => {
-            crate::engine::keys::access::copy_to_local(ranges, brought)
-        }
+        Some(ranges) if ranges.is_abroad() => copy_to_local(ranges, copied),
         Some(ranges) if !ranges.is_readable() => None,
         _ => found,
     }
@@ -226,8 +224,8 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
     requester.datagrams.waits_for_room = false;
     while requester.sends.has_issuable() {
         let n = requester.sends.queue.issued;
-        let mut brought = vec![];
-        let Some(ranges) = request_bytes(requester, qp, n, &mut brought) else {
+        let mut copied = vec![];
+        let Some(ranges) = request_bytes(requester, qp, n, &mut copied) else {
             requester.sends.fail(n, IBV_WC_LOC_PROT_ERR);
             break;
         };
@@ -242,9 +240,12 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
         } else {
             send_datagram(requester, qp, &request, &ranges, &mut used)
         };
+        drop(ranges);
         if sent == PutResult::Full {
+            requester.datagrams.waiting.put_back(n, copied);
             break;
         }
+        requester.datagrams.waiting.reuse(copied);
         requester.sends.queue.entry(n).phase = RequestPhase::Done;
         requester.sends.queue.issued += 1;
     }
@@ -284,9 +285,7 @@ fn send_segments(
     let request = requester.sends.queue.entry(n).request;
     let mut datagram = std::mem::take(&mut requester.datagrams.segmenter.frame);
     let sent = requester.send_segments(n, ranges, &mut datagram, |requester, whole| {
-        // SAFETY: `whole` is borrowed exclusively and outlives the list.
-        let segment = Ranges::of(unsafe { Range::new(whole.as_mut_ptr(), whole.len()) });
-        send_datagram(requester, qp, &request, &segment, used)
+        send_datagram(requester, qp, &request, &Ranges::of(Range::of(whole)), used)
     });
     requester.datagrams.segmenter.frame = datagram;
     sent
@@ -322,7 +321,7 @@ fn send_datagram(
         return PutResult::Done;
     }
     let (slot, _) = split_qpn(to.qpn);
-    if used.as_ref().is_none_or(|o| o.peer.slot != slot) {
+    if used.as_ref().is_none_or(|o| o.peer().slot != slot) {
         used.take().inspect(|o| o.publish());
         if to.qpn == GSI_QPN {
             return send_to_group(requester, qp, to, &GSI_GROUP, ranges, request);
@@ -334,7 +333,7 @@ fn send_datagram(
         && send(qp, outlet, to, ranges, request) == PutResult::Full
     {
         outlet.publish();
-        outlet.peer.kick();
+        outlet.peer().kick();
         requester.wait_for_room(qp);
         return PutResult::Full;
     }
@@ -383,7 +382,7 @@ fn send_to_group(
     if requester.datagrams.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
-            outlet.peer.kick();
+            outlet.peer().kick();
             full = true;
         }
         if full {

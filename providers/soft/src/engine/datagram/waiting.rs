@@ -7,7 +7,8 @@
 //! (openucx/ucx#6040, #8743). Here the first datagram to a busy process may wait for milliseconds.
 //! Read late, it would contain another datagram for the wrong receiver.
 
-use soft_memory::{Range, Ranges};
+use soft_memory::Ranges;
+use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::VecDeque;
 
 /// Copies of waiting datagrams, by the number of their request.
@@ -31,24 +32,45 @@ impl WaitingDatagrams {
         }
     }
 
-    /// The copy of request `n`. Drops earlier copies.
+    /// Moves the copy of request `n` to `buffer`; false: none. Drops earlier copies.
     #[inline]
-    pub(in crate::engine) fn find(&mut self, n: u64) -> Option<Ranges> {
-        if self.copies.is_empty() { None } else { self.find_among(n) }
+    pub(in crate::engine) fn take(&mut self, n: u64, buffer: &mut Vec<u8>) -> bool {
+        !self.copies.is_empty() && self.take_among(n, buffer)
     }
 
     #[cold]
-    fn find_among(&mut self, n: u64) -> Option<Ranges> {
-        while self.copies.front().is_some_and(|(number, _)| *number < n) {
-            let gone = self.copies.pop_front();
-            if self.spare.len() < SPARE {
-                self.spare.extend(gone.map(|(_, buffer)| buffer));
+    fn take_among(&mut self, n: u64, buffer: &mut Vec<u8>) -> bool {
+        while let Some((number, copy)) = self.copies.pop_front() {
+            match number.cmp(&n) {
+                Less => self.reuse(copy),
+                Equal => {
+                    *buffer = copy;
+                    return true;
+                }
+                Greater => {
+                    self.copies.push_front((number, copy));
+                    break;
+                }
             }
         }
-        let (number, buffer) = self.copies.front_mut()?;
-        // SAFETY: the copy stays until a later request is looked up, and no other code refers to
-        // it.
-        (*number == n).then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
+        false
+    }
+
+    /// Keeps the bytes of request `n`, the oldest, which waits again. An empty buffer without
+    /// memory is no copy.
+    #[cold]
+    pub(in crate::engine) fn put_back(&mut self, n: u64, copy: Vec<u8>) {
+        if copy.capacity() > 0 {
+            self.copies.push_front((n, copy));
+        }
+    }
+
+    /// Keeps the memory of a copy that is not needed any more.
+    #[inline]
+    pub(in crate::engine) fn reuse(&mut self, copy: Vec<u8>) {
+        if copy.capacity() > 0 && self.spare.len() < SPARE {
+            self.spare.push(copy);
+        }
     }
 
     /// Drops all copies.

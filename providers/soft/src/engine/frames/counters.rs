@@ -1,10 +1,10 @@
 //! Counters of steering rules (ibv_create_counters(3)). Frame delivery counts here; `ops/counters`
 //! reads.
 
+use crate::engine::verbs_cell::VerbsCell;
 use abi::*;
 use cface::sync::Mutex;
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -14,7 +14,7 @@ pub(crate) const MOST_POINTS: u32 = 1024;
 /// A set of counters. The C object comes first.
 #[repr(C)]
 pub(crate) struct Counters {
-    verbs: UnsafeCell<ibv_counters>,
+    verbs: VerbsCell<ibv_counters>,
     packets: AtomicU64,
     bytes: AtomicU64,
     /// Attached positions, and the value that each position reports.
@@ -22,12 +22,6 @@ pub(crate) struct Counters {
     /// Number of steering rules that count here.
     pub(crate) users: AtomicUsize,
 }
-
-// SAFETY: `verbs` is only written at creation; all further fields are Sync.
-unsafe impl Sync for Counters {}
-// SAFETY: the pointer in `verbs` is the address of the context, bound to no thread; all further
-// fields are Send.
-unsafe impl Send for Counters {}
 
 impl std::fmt::Debug for Counters {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -38,7 +32,7 @@ impl std::fmt::Debug for Counters {
 impl Counters {
     pub(crate) fn new(context: *mut ibv_context) -> Arc<Self> {
         Arc::new(Self {
-            verbs: UnsafeCell::new(ibv_counters { context }),
+            verbs: VerbsCell::new(ibv_counters { context }),
             packets: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             points: Mutex::default(),

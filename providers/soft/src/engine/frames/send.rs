@@ -92,7 +92,7 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
     if requester.datagrams.may_wait_for_ring() {
         let mut full = false;
         for outlet in receivers.iter().filter(|outlet| !outlet.has_room(adapter)) {
-            outlet.peer.kick();
+            outlet.peer().kick();
             full = true;
         }
         if full {

@@ -176,7 +176,7 @@ pub(crate) fn receive_frame(
         SRQ_REQUEST => match SrqRequest::parse(&inlet.frame, FRAME_HEADER_LEN) {
             Some(request) => xrc_serving::receive_srq_request(
                 adapter,
-                inlet.peer.slot,
+                inlet.peer().slot,
                 request,
                 &inlet.frame,
                 served_by,
@@ -185,7 +185,7 @@ pub(crate) fn receive_frame(
         },
         SRQ_REPLY => match (SrqReply::parse(packet), adapter.wire.sockets()) {
             (Some(reply), Some(sockets)) => {
-                receive_srq_reply(adapter, sockets, inlet.peer.slot, &reply, served_by)
+                receive_srq_reply(adapter, sockets, inlet.peer().slot, &reply, served_by)
             }
             _ => false,
         },

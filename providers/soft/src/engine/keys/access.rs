@@ -161,14 +161,14 @@ impl Drop for AtomicLock<'_> {
     }
 }
 
-/// Copies the bytes of imported regions into `buffer`, which outlives the list. Returns None if the
-/// memory of an imported region is gone.
+/// Copies the bytes of imported regions into `buffer`. Returns None if the memory of an imported
+/// region is gone.
 #[cold]
-pub(in crate::engine) fn copy_to_local(ranges: &Ranges, buffer: &mut Vec<u8>) -> Option<Ranges> {
-    // SAFETY: the callers keep `buffer` unchanged while they use the list.
-    ranges
-        .gather_all(buffer)
-        .then(|| Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), buffer.len()) }))
+pub(in crate::engine) fn copy_to_local<'a>(
+    ranges: &Ranges<'_>,
+    buffer: &'a mut Vec<u8>,
+) -> Option<Ranges<'a>> {
+    ranges.gather_all(buffer).then(|| Ranges::of(Range::of(buffer)))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 use crate::engine::keys::access::{AccessError, AtomicLock};
 use crate::engine::keys::in_flight::OperationsInFlight;
 use soft_local::fabric::Peer;
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_memory::Range;
 use soft_memory::cma::IoVec;
 use soft_memory::ranges::Remote;
@@ -22,8 +22,7 @@ use std::sync::atomic::Ordering;
 /// An imported region.
 #[derive(Debug)]
 pub(crate) struct Imported {
-    /// The exporter.
-    peer: Arc<Peer>,
+    exporter: PeerView,
     /// The exporter's region: table index, key and registration.
     index: usize,
     rkey: u32,
@@ -39,28 +38,19 @@ impl Imported {
     /// process.
     pub(crate) fn new(peer: &Arc<Peer>, index: usize, own: View, own_slot: u16) -> Self {
         let in_flight = OperationsInFlight::new(own);
-        let peer = Arc::clone(peer);
-        let mut imported = Self { peer, index, rkey: 0, born: 0, in_flight, own_slot };
-        let view = imported.view();
-        let entry = view.mr(index);
-        imported.rkey = entry.key.load(Ordering::SeqCst) as u32;
-        imported.born = entry.born.load(Ordering::Relaxed);
-        imported
-    }
-
-    fn view(&self) -> View {
-        // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as
-        // `self.peer`.
-        unsafe { View::of(&self.peer) }
+        let exporter = PeerView::of(Arc::clone(peer));
+        let entry = exporter.mr(index);
+        let rkey = entry.key.load(Ordering::SeqCst) as u32;
+        let born = entry.born.load(Ordering::Relaxed);
+        Self { exporter, index, rkey, born, in_flight, own_slot }
     }
 
     /// Whether the exporter lives and still has the region.
     pub(crate) fn is_there(&self) -> bool {
-        let view = self.view();
-        let entry = view.mr(self.index);
+        let entry = self.exporter.mr(self.index);
         // Sequentially consistent, as `in_flight` requires.
         let key = entry.key.load(Ordering::SeqCst) as u32;
-        !self.peer.is_dead()
+        !self.exporter.peer().is_dead()
             && self.rkey != 0
             && key == self.rkey
             && entry.born.load(Ordering::Relaxed) == self.born
@@ -72,28 +62,25 @@ impl Imported {
     /// # Errors
     /// `Busy` the lock of the exporter's atomics is held; `Remote` the region is gone.
     pub(crate) fn atomic(&self, va: u64, change: impl Fn(u64) -> u64) -> Result<u64, AccessError> {
-        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
+        let _in_flight = self.in_flight.announce(self.exporter.peer().slot, self.rkey);
         if !self.is_there() {
             return Err(AccessError::Remote);
         }
-        let view = self.view();
         let own = u32::from(self.own_slot) + 1;
-        let _held =
-            AtomicLock::take(&view.rings_head().atomic_lock, own).ok_or(AccessError::Busy)?;
+        let _held = AtomicLock::take(&self.exporter.rings_head().atomic_lock, own)
+            .ok_or(AccessError::Busy)?;
         let mut old = 0u64;
-        // SAFETY: a local word, not read by name while it is filled.
-        if !self.fetch(va, unsafe { Range::new((&raw mut old).cast(), 8) }) {
+        if !self.fetch(va, Range::of_word(&mut old)) {
             return Err(AccessError::Remote);
         }
         let mut new = change(old);
-        // SAFETY: a local word, which is only read.
-        let stored = self.store(va, unsafe { Range::new((&raw mut new).cast(), 8) });
+        let stored = self.store(va, Range::of_word(&mut new));
         if stored { Ok(old) } else { Err(AccessError::Remote) }
     }
 
     /// Fills `to` from address `va` of the exporter. The caller made an announcement.
     fn fetch(&self, va: u64, to: Range) -> bool {
-        let Some(memory) = self.peer.memory() else { return false };
+        let Some(memory) = self.exporter.peer().memory() else { return false };
         let mut done = 0;
         while done < to.len() {
             let there = [IoVec::new(va + done as u64, to.len() - done)];
@@ -107,7 +94,7 @@ impl Imported {
 
     /// Copies `from` to address `va` of the exporter. The caller made an announcement.
     fn store(&self, va: u64, from: Range) -> bool {
-        let Some(memory) = self.peer.memory() else { return false };
+        let Some(memory) = self.exporter.peer().memory() else { return false };
         let mut done = 0;
         while done < from.len() {
             let here = [from.part(done, from.len())];
@@ -124,13 +111,13 @@ impl Imported {
 }
 
 impl Remote for Imported {
-    fn read(&self, va: u64, to: Range) -> bool {
-        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
+    fn read(&self, va: u64, to: Range<'_>) -> bool {
+        let _in_flight = self.in_flight.announce(self.exporter.peer().slot, self.rkey);
         self.is_there() && self.fetch(va, to)
     }
 
-    fn write(&self, va: u64, from: Range) -> bool {
-        let _in_flight = self.in_flight.announce(self.peer.slot, self.rkey);
+    fn write(&self, va: u64, from: Range<'_>) -> bool {
+        let _in_flight = self.in_flight.announce(self.exporter.peer().slot, self.rkey);
         self.is_there() && self.store(va, from)
     }
 }

@@ -10,7 +10,7 @@ use crate::engine::keys::in_flight::is_in_flight;
 use crate::engine::keys::windows::BindResult;
 use crate::engine::queues::qp::Qp;
 use soft_local::fabric::Peer;
-use soft_local::shm::view::View;
+use soft_local::shm::view::look_at;
 use soft_semantics::state::QpType;
 use soft_semantics::windows::Bind;
 use soft_sys::notice;
@@ -162,10 +162,7 @@ fn retry_briefly(mut attempt: impl FnMut() -> BindResult) -> BindResult {
 /// Whether a living peer has a one-sided operation by the key `rkey` of process `target` in
 /// progress.
 fn peer_uses_key(peer: &Peer, target: u16, rkey: u32) -> bool {
-    // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the borrowed
-    // peer.
-    let view = unsafe { View::of(peer) };
-    !peer.is_dead() && is_in_flight(&view, target, rkey)
+    !peer.is_dead() && look_at(peer, |view| is_in_flight(view, target, rkey))
 }
 
 #[cfg(test)]

@@ -94,7 +94,7 @@ pub(crate) struct CheckedLkey {
 impl CheckedLkey {
     /// The bytes of `sge`, if it is nonempty and lies in this region.
     #[inline]
-    pub(crate) fn find(&self, sge: &ibv_sge) -> Option<Range> {
+    pub(crate) fn find(&self, sge: &ibv_sge) -> Option<Range<'static>> {
         let (at, len) = (sge.addr.wrapping_sub(self.iova), u64::from(sge.length));
         let within = at < self.len && len <= self.len - at && len > 0;
         // SAFETY: within a region whose key was checked; deregistration waits for all threads that
@@ -246,7 +246,7 @@ impl Regions {
     /// Resolves the scatter/gather list of a work request. `need` is `LOCAL_WRITE` if the memory
     /// will be written, 0 if it is read. Returns None (local protection error) if a key is wrong,
     /// out of range, of another PD, or lacks the right.
-    pub(crate) fn resolve(&self, pd: u32, list: &[ibv_sge], need: u32) -> Option<Ranges> {
+    pub(crate) fn resolve(&self, pd: u32, list: &[ibv_sge], need: u32) -> Option<Ranges<'static>> {
         let mut ranges = Ranges::new();
         self.resolve_into(&mut ranges, pd, list, need).then_some(ranges)
     }

@@ -493,9 +493,7 @@ impl Inbound {
         change: impl Fn(u64) -> u64,
     ) -> (Verdict, u64) {
         let mut original = 0u64;
-        // SAFETY: a local variable of eight bytes; the range does not outlive the call.
-        let answer = unsafe { Range::new((&raw mut original).cast(), size_of::<u64>()) };
-        let verdict = self.atomic(qp, remote, change, answer);
+        let verdict = self.atomic(qp, remote, change, Range::of_word(&mut original));
         (verdict, original)
     }
 
@@ -616,9 +614,7 @@ pub(crate) fn read_region_bytes(
     remote: RemoteAddress,
     answer: &mut [u8],
 ) -> Result<(), Nak> {
-    // SAFETY: the slice is borrowed exclusively, and the range does not outlive the call.
-    let answer = unsafe { Range::new(answer.as_mut_ptr(), answer.len()) };
-    read_region(qp, rights, Some(seen), remote, answer)
+    read_region(qp, rights, Some(seen), remote, Range::of(answer))
 }
 
 /// The shared queue that an XRC request names by `number`.
@@ -629,7 +625,7 @@ fn find_srq(qp: &Qp, number: u32) -> Option<Arc<Srq>> {
 /// Location of the target of a request.
 enum TargetMemory {
     /// Memory of this process.
-    Local(Range),
+    Local(Range<'static>),
     /// An address in the process from which a region was imported.
     Foreign(Arc<Imported>, u64),
 }

@@ -190,7 +190,7 @@ impl Inbound {
     }
 
     /// The memory of the first `len` bytes of the message.
-    fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges> {
+    fn ranges(&self, qp: &Qp, len: usize) -> Option<Ranges<'static>> {
         let (mut ranges, list) = (Ranges::new(), &self.destination().sges);
         let (regions, pd) = (&qp.adapter().regions, qp.receive_pd());
         if !regions.resolve_first(&mut ranges, pd, list, LOCAL_WRITE, len) {
@@ -215,11 +215,10 @@ impl Inbound {
         if kept > self.destination().room() {
             return Err(PlaceError::Spoiled(IBV_WC_LOC_LEN_ERR, Verdict::Refuse(Nak::Invalid)));
         }
-        let mut ranges = self.ranges(qp, kept).ok_or(prot)?;
         let mut header = [0; TMH_LEN];
+        let mut ranges = self.ranges(qp, kept).ok_or(prot)?;
         if is_matched {
-            // SAFETY: the header outlives the list, and no code reads it.
-            let mut whole = Ranges::of(unsafe { Range::new(header.as_mut_ptr(), TMH_LEN) });
+            let mut whole = Ranges::of(Range::of(&mut header));
             // An entry has at most MAX_TAG_SGE ranges, so the list has room.
             whole.extend(&ranges);
             ranges = whole;

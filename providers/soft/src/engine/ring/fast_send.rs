@@ -121,7 +121,7 @@ impl Requester {
             let region = qp.adapter().regions.check_lkey(qp.pd(), sge.lkey, 0);
             region.and_then(|region| region.find(sge))
         } else {
-            self.inline_source(sge)
+            self.sends.inline_source(sge)
         };
         let Some(from) = from else { return false };
         let head = ShortHead::from(qp.qpn(), qp.acks().piggyback());
@@ -134,15 +134,6 @@ impl Requester {
         self.record_published(send, sge.length, qp);
         qp.sends_outstanding(true);
         true
-    }
-
-    /// The bytes of a request with inline data.
-    #[inline]
-    fn inline_source(&self, sge: &ibv_sge) -> Option<Range> {
-        let len = sge.length as usize;
-        // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post returns,
-        // and the range is only read.
-        (len <= self.sends.queue.max_inline).then(|| unsafe { Range::at(sge.addr, len) })
     }
 
     /// Enters the request of the slot just written into the send queue.
@@ -241,12 +232,12 @@ impl FastSend<'_> {
 
     /// The bytes of a request, if the lkey permits reading (or the data is inline).
     #[inline]
-    fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<Range> {
+    fn source(&mut self, flags: u32, sge: &ibv_sge) -> Option<Range<'static>> {
         if flags & IBV_SEND_INLINE == 0 {
             let found = self.region.find(sge);
             return found.or_else(|| self.look_up(sge));
         }
-        self.requester.inline_source(sge)
+        self.requester.sends.inline_source(sge)
     }
 
     #[inline]
@@ -265,9 +256,7 @@ impl FastSend<'_> {
     #[inline]
     fn publish_first(&mut self) {
         if let Some((first, mut bytes)) = self.unpublished_first.take() {
-            // SAFETY: the bytes are a local array, which outlives the range.
-            let bytes = unsafe { Range::new(bytes.as_mut_ptr(), first.len()) };
-            let is_there = self.ring.fill(first, bytes);
+            let is_there = self.ring.fill(first, Range::of(&mut bytes).first(first.len()));
             debug_assert!(is_there, "bytes of our own");
             self.ring.show(first);
             self.requester.ring.unannounced = true;
@@ -275,7 +264,7 @@ impl FastSend<'_> {
     }
 
     #[inline(never)]
-    fn look_up(&mut self, sge: &ibv_sge) -> Option<Range> {
+    fn look_up(&mut self, sge: &ibv_sge) -> Option<Range<'static>> {
         self.region = self.qp.adapter().regions.check_lkey(self.qp.pd(), sge.lkey, 0)?;
         self.region.find(sge)
     }

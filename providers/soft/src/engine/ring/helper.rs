@@ -6,10 +6,9 @@ use crate::engine::adapter::Adapter;
 use crate::engine::keys::access::{Direction, admit};
 use crate::engine::keys::regions::{IMPORTED, REMOTE_READ, REMOTE_WRITE};
 use crate::engine::ring::helping_state::{LEAVING, RESTING};
-use soft_local::fabric::Peer;
 use soft_local::shm::layout::{JOB_PIECES, Job, Life, split_qpn};
 use soft_local::shm::protocol;
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_memory::Range;
 use soft_memory::cma::IoVec;
 use soft_semantics::request::RemoteAddress;
@@ -83,20 +82,19 @@ fn help(
     let Some(peer) = adapter.fabric.known_peer(slot).filter(|peer| peer.can_attach()) else {
         return HelpEnd::Nothing;
     };
-    // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the Arc.
-    let view = unsafe { View::of(&peer) };
-    let mut hand = HelperClaim::new(adapter.view, view, slot);
+    let view = PeerView::of(peer);
+    let mut hand = HelperClaim::new(adapter.view, *view, slot);
     let begun = Stopwatch::now();
     let (mut last, mut looks, mut left) = (begun.0, 0, HelpEnd::MaybeMore);
     while begun.0.elapsed() < CHECK_INTERVAL {
         if let Some((asked, n)) = hand.take(adapter.fabric.slot()) {
-            hand.release(asked.move_piece(adapter, &peer, &view, n).is_some());
+            hand.release(asked.move_piece(adapter, &view, n).is_some());
             (last, looks) = (Instant::now(), 0);
             continue;
         }
         looks += 1;
         // Both limits count, because the thread may have lost its processor between two looks.
-        if looks > MIN_LOOKS && last.elapsed() > LOOK_TIME || over() || peer.is_dead() {
+        if looks > MIN_LOOKS && last.elapsed() > LOOK_TIME || over() || view.peer().is_dead() {
             left = HelpEnd::Nothing;
             break;
         }
@@ -268,8 +266,7 @@ impl JobRequest {
     pub(in crate::engine) fn move_piece(
         &self,
         adapter: &Adapter,
-        peer: &Peer,
-        view: &View,
+        view: &PeerView,
         n: u16,
     ) -> Option<()> {
         let offset = u64::from(n).checked_mul(self.piece)?;
@@ -280,10 +277,10 @@ impl JobRequest {
         }
         // The rights belong to the peer of the QP only.
         let life = Life::unpack(adapter.view.qp(index).life.load(Ordering::Acquire));
-        if split_qpn(life.dest_qpn).0 != peer.slot || !life.serves(life.dest_qpn) {
+        if split_qpn(life.dest_qpn).0 != view.peer().slot || !life.serves(life.dest_qpn) {
             return None;
         }
-        let memory = peer.memory()?;
+        let memory = view.peer().memory()?;
         let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         // Announced before the check of the key, as by the initiator.
         let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);

@@ -89,7 +89,7 @@ pub(in crate::engine) struct LongOperation<'a> {
     pub(in crate::engine) remote: RemoteAddress,
     /// Address of `remote` in the target process.
     pub(in crate::engine) va: u64,
-    pub(in crate::engine) local: Range,
+    pub(in crate::engine) local: Range<'a>,
     pub(in crate::engine) way: Direction,
 }
 
@@ -105,7 +105,7 @@ impl LongOperation<'_> {
     /// Moves a part in this thread.
     fn move_part(&self, offset: usize, len: usize) -> Result<(), AccessError> {
         let ranges = Ranges::of(self.local.part(offset, len));
-        attach_all(self.link.peer.memory(), &ranges, self.va + offset as u64, self.way)
+        attach_all(self.link.peer().memory(), &ranges, self.va + offset as u64, self.way)
     }
 
     fn move_alone(&self) -> Result<(), AccessError> {
@@ -159,11 +159,11 @@ impl Helping {
     /// Those of `OneSidedTarget::transfer`; `Busy` while the target holds a piece.
     pub(in crate::engine) fn transfer(&self, long: &LongOperation<'_>) -> Result<(), AccessError> {
         let Some(mut work) = self.work.try_lock() else { return long.move_alone() };
-        let slot = long.link.peer.slot;
+        let slot = long.link.peer().slot;
         match &work.stuck {
             Some(stuck) if !self.is_over(stuck, work.number) => {
                 // The stuck piece may belong to this very operation.
-                let waits = stuck.peer.slot == slot && !stuck.is_harmless();
+                let waits = stuck.view.peer().slot == slot && !stuck.is_harmless();
                 drop(work);
                 return if waits { Err(AccessError::Busy) } else { long.move_alone() };
             }
@@ -183,7 +183,7 @@ impl Helping {
         let outcome = self.run_shared(&mut work, long, || {
             // The helper may have gone to sleep for lack of pieces.
             if wanted.load(Ordering::Relaxed) != own {
-                call(wanted, own, &long.link.peer);
+                call(wanted, own, long.link.peer());
             }
         });
         let partner = work.by_process.entry(slot).or_default();
@@ -238,11 +238,10 @@ impl Helping {
         protocol::advance_job(&job.state, now);
         let began = Instant::now();
         let busy = || theirs().is_some_and(|held| held.is_busy);
-        if !wait(busy, &long.link.peer, HELPER_WAIT) {
+        if !wait(busy, long.link.peer(), HELPER_WAIT) {
             take_back(job, count);
             self.is_stuck.store(true, Ordering::Relaxed);
-            let (peer, view, since) = (Arc::clone(&long.link.peer), *target, Instant::now());
-            work.stuck = Some(StuckPiece { peer, view, since });
+            work.stuck = Some(StuckPiece { view: target.clone(), since: Instant::now() });
             return SharedOutcome {
                 result: Err(AccessError::Busy),
                 helped: true,
@@ -269,7 +268,7 @@ impl Helping {
 
     /// Whether the target holds no piece of job `number` any more.
     fn is_over(&self, stuck: &StuckPiece, number: u32) -> bool {
-        stuck.peer.is_dead()
+        stuck.view.peer().is_dead()
             || !claimed_pieces(&stuck.view, self.own_slot, number).is_some_and(|held| held.is_busy)
     }
 
@@ -364,7 +363,7 @@ impl Helping {
 /// Writes the description of the job to the own tables.
 fn write_job(job: &Job, long: &LongOperation<'_>, piece: usize, len: usize, witness: u64) {
     // Relaxed: the release in `open_job` follows.
-    job.target.store(long.link.peer.slot.into(), Ordering::Relaxed);
+    job.target.store(long.link.peer().slot.into(), Ordering::Relaxed);
     job.qpn.store(long.link.qpn, Ordering::Relaxed);
     job.rkey.store(long.remote.rkey, Ordering::Relaxed);
     job.piece.store(piece as u64, Ordering::Relaxed);

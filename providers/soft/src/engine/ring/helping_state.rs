@@ -3,11 +3,9 @@
 //! target.
 
 use cface::sync::Mutex;
-use soft_local::fabric::Peer;
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_sys::thread::Thread;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::{Duration, Instant};
 
@@ -47,8 +45,7 @@ pub(in crate::engine) struct HelpedOperations {
 /// A piece of the last job that the target's helper holds although the initiator took it back.
 #[derive(Debug)]
 pub(in crate::engine) struct StuckPiece {
-    pub(in crate::engine) peer: Arc<Peer>,
-    pub(in crate::engine) view: View,
+    pub(in crate::engine) view: PeerView,
     pub(in crate::engine) since: Instant,
 }
 

@@ -1,10 +1,4 @@
-//! The holder of a ring, the state of the remote QP, and the way to the peer's memory. Requesters
-//! and responders compare holders before slots of a ring count.
-
-use soft_local::shm::layout::RING_SLOTS;
-use soft_local::shm::ring::Ring;
-use soft_local::shm::tenure;
-use std::sync::atomic::Ordering;
+//! What a requester knows of the remote QP: its state, and the way to its memory.
 
 /// How the memory of a peer is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,46 +9,6 @@ pub(crate) enum Reach {
     Attach,
     /// Not reachable: all bytes travel through rings and chunks.
     No,
-}
-
-/// The sender on a connection: an incarnation of a QP, in a certain process. Slots of another
-/// incarnation do not belong to the sequence of the responder, like packets with a foreign PSN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RingHolder(pub(in crate::engine) u64);
-
-impl RingHolder {
-    /// Incarnation `generation` of a QP of the process with this `identity`.
-    pub(crate) const fn new(identity: u32, generation: u16) -> Self {
-        Self((identity as u64) << 32 | (generation as u64) << 1 | 1)
-    }
-
-    /// The holder of `ring`, if any.
-    pub(crate) fn of(ring: &Ring) -> Option<Self> {
-        let word = tenure::holder_of(ring.holder().word());
-        (word & 1 != 0).then_some(Self(word))
-    }
-
-    /// Claims `ring`. Returns false if another incarnation sent in it before.
-    pub(crate) fn take(self, ring: &Ring) -> bool {
-        tenure::claim_ring(ring.holder().word(), self.0)
-    }
-
-    /// Takes `ring` from its holder, and skips all older slots. Returns the sequence number at
-    /// which the new holder begins.
-    pub(crate) fn take_over(self, ring: &Ring) -> u32 {
-        // Older slots end at most a lap beyond the acknowledged position. If the receiver has not
-        // followed an earlier takeover, they end at most a lap beyond the beginning of that holder.
-        let (acked, before) =
-            (ring.told().as_said(), ring.begun().load(Ordering::Relaxed).as_said());
-        let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
-        let begun = last.wrapping_add(2 * RING_SLOTS);
-        tenure::take_over_ring(ring.holder().word(), self.0, ring.begun().word(), begun);
-        begun
-    }
-
-    pub(in crate::engine) const fn generation(self) -> u16 {
-        (self.0 >> 1) as u16
-    }
 }
 
 /// State of the remote QP.

@@ -127,7 +127,7 @@ impl Requester {
         &mut self,
         qp: &Qp,
         answer: Option<ReadResponse>,
-    ) -> Option<(u32, Range)> {
+    ) -> Option<(u32, Range<'static>)> {
         let chunk = qp.adapter().chunks.take()?;
         let base = qp.adapter().view.chunk(chunk)?;
         self.ring.lent_chunks.push_back(LentChunk { seq: self.ring.next, chunk, response: answer });
@@ -282,7 +282,7 @@ impl Requester {
     }
 
     /// The memory offered in slot `seq`, if the offer is not acknowledged yet.
-    pub(in crate::engine) fn offered(&mut self, qp: &Qp, seq: u32) -> Option<Ranges> {
+    pub(in crate::engine) fn offered(&mut self, qp: &Qp, seq: u32) -> Option<Ranges<'static>> {
         let end = seq.wrapping_add(1);
         let n = (self.sends.queue.completed..self.sends.queue.issued).find(|n| {
             let entry = self.sends.queue.entry(*n);

@@ -6,14 +6,15 @@ use crate::config;
 use crate::engine::adapter::Adapter;
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::Requester;
-use crate::engine::ring::holder::{PeerState, Reach, RingHolder};
+use crate::engine::ring::holder::{PeerState, Reach};
 use crate::engine::ring::{Link, LinkPair};
 use soft_local::fabric::{Peer, PeerError, Refusal};
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::layout::{
     ATTENTION_ACKS, ATTENTION_REQUESTS, CHUNKS, Life, QpEntry, split_qpn,
 };
 use soft_local::shm::protocol;
-use soft_local::shm::view::View;
+use soft_local::shm::view::{PeerView, View};
 use soft_memory::Range;
 use soft_sys::{Errno, futex, membarrier, notice};
 use std::sync::atomic::{AtomicBool, Ordering, compiler_fence, fence};
@@ -26,21 +27,17 @@ const CONNECT_WAIT: Duration = Duration::from_secs(10);
 impl Link {
     /// Links to QP `qpn` of `peer`. Returns None if the ring or the first bounce buffers of the
     /// peer cannot be mapped.
-    ///
-    /// # Safety
-    /// The peer's segments have the lengths of `shm::layout`; `Arc<Peer>` keeps their mappings.
-    pub(crate) unsafe fn new(
-        peer: Arc<Peer>,
-        qpn: u32,
-        own_slot: u16,
-        local_qp: Weak<Qp>,
-    ) -> Option<Self> {
-        // SAFETY: the caller promised the lengths of the segments. `peer`, stored beside the view,
-        // keeps their mappings.
-        let view = unsafe { View::of(&peer) };
+    fn new(peer: Arc<Peer>, qpn: u32, own_slot: u16, local_qp: Weak<Qp>) -> Option<Self> {
+        let view = PeerView::of(peer);
         let (_, index) = split_qpn(qpn);
         let ring = view.qp_ring(index).filter(|_| view.maps_chunks())?;
-        Some(Self { peer, view, qpn, index, ring, own_slot, local_qp })
+        Some(Self { view, qpn, index, ring, own_slot, local_qp })
+    }
+
+    /// The peer process.
+    #[inline]
+    pub(crate) const fn peer(&self) -> &Arc<Peer> {
+        self.view.peer()
     }
 
     /// The slot of this process in the fabric.
@@ -61,7 +58,7 @@ impl Link {
     #[inline(always)]
     pub(crate) fn peer_state(&self, own_qpn: u32) -> PeerState {
         let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
-        if self.peer.is_dead() {
+        if self.peer().is_dead() {
             PeerState::Dead
         } else if life.serves(own_qpn) {
             PeerState::Serving(life.generation)
@@ -112,11 +109,11 @@ impl Link {
 
     /// Whether the peer process died with this connection up, without taking it down first.
     pub(crate) fn was_cut(&self, own_qpn: u32) -> bool {
-        self.peer.is_dead() && self.connection(own_qpn).is_some()
+        self.peer().is_dead() && self.connection(own_qpn).is_some()
     }
 
     pub(crate) fn reach(&self) -> Reach {
-        match (self.peer.can_attach(), self.peer.is_self) {
+        match (self.peer().can_attach(), self.peer().is_self) {
             (true, true) => Reach::Own,
             (true, false) => Reach::Attach,
             (false, _) => Reach::No,
@@ -125,13 +122,13 @@ impl Link {
 
     /// Whether the peer can read the memory of this process by cross-memory attach.
     pub(crate) fn peer_attaches(&self) -> bool {
-        self.peer.attaches_to_us()
+        self.peer().attaches_to_us()
     }
 
     /// The cost that the remote QP permits for filling a chunk ([`QpEntry::chunk_worth`]); None
     /// within this process.
     pub(crate) fn chunk_worth(&self) -> Option<u32> {
-        (!self.peer.is_self).then(|| self.entry().chunk_worth.load(Ordering::Relaxed))
+        (!self.peer().is_self).then(|| self.entry().chunk_worth.load(Ordering::Relaxed))
     }
 
     /// Announces pieces that were published in the remote ring, so that a thread of the peer looks
@@ -152,7 +149,7 @@ impl Link {
     /// look at the position where the new holder begins.
     pub(crate) fn ring_taken_over(&self) {
         self.view.ring_qp_bell(self.index);
-        self.peer.kick();
+        self.peer().kick();
     }
 
     /// Announces that the acknowledgement of the remote QP's pieces advanced.
@@ -186,12 +183,12 @@ impl Link {
     #[cold]
     pub(crate) fn wake_service(&self) {
         self.view.ring_qp_bell(self.index);
-        self.peer.kick();
+        self.peer().kick();
     }
 
     #[cold]
     fn wake(&self, channel: u16) {
-        wake(&self.peer, &self.view, channel);
+        wake(self.peer(), &self.view, channel);
     }
 }
 
@@ -238,7 +235,7 @@ pub(crate) fn publication_fence(view: &View) {
 /// Bounce buffer `index` of a peer. None if the index is invalid, or if the buffer cannot be
 /// mapped; a missing mapping is reported once.
 #[inline]
-pub(in crate::engine) fn chunk_of(view: &View, index: u32) -> Option<Range> {
+pub(in crate::engine) fn chunk_of(view: &View, index: u32) -> Option<Range<'static>> {
     let chunk = view.chunk(index);
     if chunk.is_none() {
         report_no_chunk(index);
@@ -301,8 +298,7 @@ impl Adapter {
         let own = self.fabric.slot();
         let here = self.registry.qp(split_qpn(qpn).1).filter(|qp| peer.is_self && qp.qpn() == qpn);
         let here = here.map_or_else(Weak::new, |qp| qp.me());
-        // SAFETY: all fabric segments have the lengths of `shm::layout`.
-        let make = || unsafe { Link::new(Arc::clone(peer), qpn, own, here.clone()) };
+        let make = || Link::new(Arc::clone(peer), qpn, own, here.clone());
         let halves = make().zip(make());
         if halves.is_none() {
             self.unreachable.note_failure(self, qpn, PeerError::System(Errno::ENOMEM));
@@ -315,14 +311,12 @@ impl Adapter {
     pub(crate) fn wake_owner_of(&self, qpn: u32) {
         let (slot, index) = split_qpn(qpn);
         if let Some(peer) = self.fabric.known_peer(slot) {
-            // SAFETY: fabric segments have the lengths of `shm::layout` and live as long as the
-            // Arc.
-            let view = unsafe { View::of(&peer) };
+            let view = PeerView::of(peer);
             publication_fence(&view);
             let attention = &view.tables_head().attention;
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {
                 view.ring_qp_bell(index);
-                peer.kick();
+                view.peer().kick();
             });
         }
     }

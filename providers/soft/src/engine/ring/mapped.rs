@@ -23,15 +23,15 @@ impl RegionMaps {
         rkey: u32,
         found: KeyTarget,
         len: usize,
-    ) -> Option<Range> {
+    ) -> Option<Range<'static>> {
         if is_window(rkey) || found.access & ON_DEMAND != 0 {
             return None;
         }
         let born = link.view.mr((rkey >> INDEX_SHIFT) as usize).born.load(Ordering::Relaxed);
         let same =
-            |known: &&mut KnownRegion| known.born == born && Arc::ptr_eq(&known.peer, &link.peer);
+            |known: &&mut KnownRegion| known.born == born && Arc::ptr_eq(&known.peer, link.peer());
         let Some(known) = self.known.iter_mut().find(same) else {
-            self.remember(&link.peer, born);
+            self.remember(link.peer(), born);
             return None;
         };
         if known.tried {
@@ -43,7 +43,7 @@ impl RegionMaps {
         known.used += 1;
         if known.used >= self.map_after {
             known.tried = true;
-            known.map = link.peer.map(found.va);
+            known.map = link.peer().map(found.va);
             if known.map.is_none() {
                 self.map_after = self.map_after.saturating_mul(2);
             }

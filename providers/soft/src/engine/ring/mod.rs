@@ -38,13 +38,12 @@ pub(crate) mod runs;
 use crate::engine::queues::qp::Inbound;
 use crate::engine::queues::qp::Qp;
 use crate::engine::ring::costs::{Copying, Costs};
-use crate::engine::ring::holder::RingHolder;
 use crate::engine::ring::maps::RegionMaps;
-use soft_local::fabric::Peer;
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::ring::Ring;
-use soft_local::shm::view::View;
+use soft_local::shm::view::PeerView;
 use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Instant;
 
 /// Two links to the same remote QP: for the requester and for the responder.
@@ -53,9 +52,8 @@ pub(crate) type LinkPair = (Box<Link>, Box<Link>);
 /// Access to a QP of another process, or of this process.
 #[derive(Debug)]
 pub(crate) struct Link {
-    pub(crate) peer: Arc<Peer>,
-    /// The segments of the peer process.
-    pub(crate) view: View,
+    /// The peer process and its segments.
+    pub(crate) view: PeerView,
     /// Number of the remote QP.
     pub(crate) qpn: u32,
     index: usize,

@@ -45,7 +45,7 @@ impl OneSidedTarget<'_> {
         let Some(number) = self.srqn else { return Ok(rights) };
         let (slot, index) = split_qpn(number);
         let pd = domain_of_srq(self.link.view.srq(index), DomainId::load(&entry.domain))
-            .filter(|_| slot == self.link.peer.slot)
+            .filter(|_| slot == self.link.peer().slot)
             .ok_or(AccessError::NoQueue)?;
         Ok(u64::from(pd) << 32 | rights & u64::from(u32::MAX))
     }
@@ -71,7 +71,12 @@ impl OneSidedTarget<'_> {
     }
 
     /// The local mapping of `len` bytes of the target's region, if any.
-    fn mapped_range(&self, remote: RemoteAddress, found: KeyTarget, len: usize) -> Option<Range> {
+    fn mapped_range(
+        &self,
+        remote: RemoteAddress,
+        found: KeyTarget,
+        len: usize,
+    ) -> Option<Range<'static>> {
         self.maps.borrow_mut().find(self.link, remote.rkey, found, len)
     }
 
@@ -88,7 +93,7 @@ impl OneSidedTarget<'_> {
         len: u64,
         placement: u32,
     ) -> Result<(), AccessError> {
-        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer().slot, remote.rkey);
         self.admit(self.rights()?, remote, len, right_to_flush(placement)).map(|_| ())
     }
 
@@ -97,7 +102,7 @@ impl OneSidedTarget<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(AccessError::Alignment);
         }
-        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer().slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
@@ -122,7 +127,7 @@ impl OneSidedTarget<'_> {
             // are.
             return permit(rights, need).map(drop).map_err(fault_of);
         }
-        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer().slot, remote.rkey);
         let found = self.admit(rights, remote, len as u64, need)?;
         let moved = match local.is_abroad() {
             true => self.bounce(remote, found, local, way),
@@ -167,7 +172,7 @@ impl OneSidedTarget<'_> {
                                 way,
                             })
                         }
-                        _ => attach_all(self.link.peer.memory(), local, found.va, way),
+                        _ => attach_all(self.link.peer().memory(), local, found.va, way),
                     };
                 };
                 local_result(match way {
@@ -194,8 +199,7 @@ impl OneSidedTarget<'_> {
         let mut done = 0;
         while done < total {
             let len = (total - done).min(BOUNCE_BYTES);
-            // SAFETY: a part of the buffer, which no code uses by name until it is dropped.
-            let at = unsafe { Range::new(buffer.as_mut_ptr(), len) };
+            let at = Range::of(&mut buffer).first(len);
             let part = Ranges::of(at);
             if way == Direction::Write {
                 local_result(local.gather(done, at))?;
@@ -221,7 +225,7 @@ impl OneSidedTarget<'_> {
                             Direction::Write => part.gather_in_order(here),
                             Direction::Read => part.scatter(0, here),
                         })?,
-                        None => attach_all(self.link.peer.memory(), &part, va, way)?,
+                        None => attach_all(self.link.peer().memory(), &part, va, way)?,
                     }
                 }
                 (Reach::No, _) => return Err(AccessError::AttachRefused),
@@ -244,7 +248,7 @@ impl OneSidedTarget<'_> {
         if !remote.addr.is_multiple_of(8) {
             return Err(AccessError::Alignment);
         }
-        let _in_flight = self.in_flight.announce(self.link.peer.slot, remote.rkey);
+        let _in_flight = self.in_flight.announce(self.link.peer().slot, remote.rkey);
         let found = self.admit(self.rights()?, remote, 8, REMOTE_ATOMIC)?;
         let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;
@@ -258,15 +262,13 @@ impl OneSidedTarget<'_> {
                     return here.update(change).ok_or(AccessError::Remote);
                 }
                 let mut old = 0u64;
-                // SAFETY: a local word, not read by name while it is filled.
-                let to = unsafe { Range::new((&raw mut old).cast(), 8) };
-                attach_all(self.link.peer.memory(), &Ranges::of(to), va, Direction::Read)?;
-                let before = old;
-                let mut new = change(before);
-                // SAFETY: a local word, which is only read.
-                let from = unsafe { Range::new((&raw mut new).cast(), 8) };
-                attach_all(self.link.peer.memory(), &Ranges::of(from), va, Direction::Write)?;
-                Ok(before)
+                let to = Ranges::of(Range::of_word(&mut old));
+                attach_all(self.link.peer().memory(), &to, va, Direction::Read)?;
+                drop(to);
+                let mut new = change(old);
+                let from = Ranges::of(Range::of_word(&mut new));
+                attach_all(self.link.peer().memory(), &from, va, Direction::Write)?;
+                Ok(old)
             }
             Reach::No => Err(AccessError::AttachRefused),
         }
@@ -290,7 +292,7 @@ pub(crate) fn read_from_srq_owner(
     let (slot, index) = split_qpn(number);
     let outlet = adapter.datagrams.outlet_soon(adapter, slot).ok().flatten();
     let outlet = outlet.ok_or(Nak::Operation)?;
-    let (peer, view) = (&outlet.peer, &outlet.view);
+    let (peer, view) = (outlet.peer(), &outlet.view);
     let domain = qp.role().domain().ok_or(Nak::InvalidRd)?;
     let pd = domain_of_srq(view.srq(index), domain).ok_or(Nak::InvalidRd)?;
     let rights = qp.entry().rights.load(Ordering::Relaxed);
@@ -300,8 +302,7 @@ pub(crate) fn read_from_srq_owner(
     if found.access & IMPORTED != 0 || peer.is_self || !peer.can_attach() {
         return Err(Nak::Operation);
     }
-    // SAFETY: the slice is borrowed exclusively, and the range does not outlive the call.
-    let to = Ranges::of(unsafe { Range::new(to.as_mut_ptr(), to.len()) });
+    let to = Ranges::of(Range::of(to));
     attach_all(peer.memory(), &to, found.va, Direction::Read).map_err(|_| Nak::Operation)
 }
 

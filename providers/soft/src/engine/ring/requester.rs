@@ -28,13 +28,14 @@ use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::send_requests::SendRequests;
 use crate::engine::queues::qp::{Issued, Requester, RetryAttributes, Wire};
 use crate::engine::ring::costs::Copying;
-use crate::engine::ring::holder::{PeerState, Reach, RingHolder};
+use crate::engine::ring::holder::{PeerState, Reach};
 use crate::engine::ring::rendezvous;
 use crate::engine::ring::{AckWait, LentChunk, Link, RingSender};
 use crate::engine::xrc::XrcRings;
 use crate::probes;
 use abi::*;
 use soft_local::fabric::Peer;
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::layout::{Life, RING_SLOTS};
 use soft_memory::Ranges;
 use soft_semantics::completion::{Cqe, PushOutcome, found_by, vendor_err};
@@ -122,7 +123,7 @@ impl Requester {
 
     /// The process of the remote QP, if the connection leads to a process of this host.
     pub(crate) fn linked_peer(&self) -> Option<&Arc<Peer>> {
-        self.ring.link.as_ref().map(|link| &link.peer)
+        self.ring.link.as_ref().map(|link| link.peer())
     }
 
     /// On a change to or from SQD: whether the application wants the event for a drained queue.
@@ -756,7 +757,7 @@ impl Qp {
 /// Whether a QP is connected to itself. Its responder skips no slot of its requester: a QP in ERR
 /// serves nothing.
 fn is_connected_to_itself(qp: &Qp, link: &Link) -> bool {
-    link.peer.is_self && link.qpn == qp.qpn()
+    link.peer().is_self && link.qpn == qp.qpn()
 }
 
 #[inline]

@@ -21,12 +21,12 @@ use crate::engine::queues::qp::Inbound;
 use crate::engine::queues::qp::Qp;
 use crate::engine::ring::copying::is_measured;
 use crate::engine::ring::costs::Costs;
-use crate::engine::ring::holder::RingHolder;
 use crate::engine::ring::issue::new_atomic_value;
 use crate::engine::ring::link::chunk_of;
 use crate::engine::ring::{Link, Responder};
 use abi::*;
 use arrayvec::ArrayVec;
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::layout::{CHUNK_BYTES, RING_SLOTS, split_qpn};
 use soft_local::shm::protocol;
 use soft_local::shm::ring::Ring;
@@ -339,7 +339,7 @@ impl Responder {
         if qp.kind() != QpType::XrcRecv {
             qp.note_piggybacked_ack(head.ack);
         } else if head.has(LAST) {
-            qp.adapter().xrc.senders.complete(link.peer.slot);
+            qp.adapter().xrc.senders.complete(link.peer().slot);
         }
         if self.inbound.skips(head.has(FIRST)) {
             return Verdict::Dropped;
@@ -407,8 +407,11 @@ impl Responder {
         let source = match head.carrier {
             _ if head.has(PLACED) => None,
             PayloadLocation::Inline if len <= ADDRESSED_INLINE => {
-                // SAFETY: the words belong to the body held by the caller, and are only read.
-                Some(unsafe { Range::new(body.bytes(2).as_ptr().cast_mut(), len) })
+                let Some(bytes) = body.bytes(2).get(..len) else {
+                    return self.inbound.reject(qp, Nak::Invalid);
+                };
+                let headers = Headers { total: len, ..*headers };
+                return self.inbound.write_bytes(qp, &headers, remote, bytes);
             }
             PayloadLocation::Chunk if len <= CHUNK_BYTES => {
                 match body.low(2).check(|chunk| chunk_of(&link.view, chunk)) {
@@ -471,13 +474,13 @@ struct SlotSource<'a> {
     head: &'a Head,
     body: &'a Body,
     /// The memory offered by a sender of this process.
-    own: Option<Ranges>,
+    own: Option<Ranges<'static>>,
 }
 
 /// The local QP that sent a piece naming memory of its sender.
 fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
     let offers = matches!(head.carrier, PayloadLocation::Attach | PayloadLocation::AttachList);
-    if !offers || !link.peer.is_self {
+    if !offers || !link.peer().is_self {
         return None;
     }
     let (_, index) = split_qpn(link.qpn);
@@ -490,9 +493,7 @@ impl Source for SlotSource<'_> {
     }
 
     fn peek(&self, start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
-        // SAFETY: `start` is borrowed exclusively for longer than the list is used.
-        let ranges = Ranges::of(unsafe { Range::new(start.as_mut_ptr(), HEADERS_LEN) });
-        self.check_sender(self.copy_start(&ranges))
+        self.check_sender(self.copy_start(&Ranges::of(Range::of(start))))
     }
 }
 
@@ -504,7 +505,7 @@ impl SlotSource<'_> {
         let sends = || self.sender.is_some_and(|sender| link.may_send_as(sender, qp.qpn()));
         if self.head.carrier != PayloadLocation::Inline && !sends() {
             Err(Errno::ESTALE)
-        } else if brought.is_err() && link.peer.is_dead() {
+        } else if brought.is_err() && link.peer().is_dead() {
             Err(Errno::ESRCH)
         } else {
             brought
@@ -526,7 +527,7 @@ impl SlotSource<'_> {
                 let chunk = chunk.ok_or(Errno::EPROTO)?;
                 placed(ranges.scatter(0, chunk.first(len)), len)
             }
-            PayloadLocation::Attach | PayloadLocation::AttachList if link.peer.is_self => {
+            PayloadLocation::Attach | PayloadLocation::AttachList if link.peer().is_self => {
                 let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
                 self.copy_offer(ranges, own.total().min(ranges.total()))
             }
@@ -613,7 +614,7 @@ impl SlotSource<'_> {
 
     /// Fetches the message from the memory of its sender, and measures the cost.
     fn fetch(&self, ranges: &Ranges, total: usize) -> Result<usize, Errno> {
-        if self.link.peer.is_self {
+        if self.link.peer().is_self {
             let offered = self.own.as_ref().map(Ranges::total);
             let fits = offered == Some(total) && total <= ranges.total();
             return if fits { self.copy_offer(ranges, total) } else { Err(Errno::EPROTO) };
@@ -631,16 +632,13 @@ fn fetch_from(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Re
     if sum != Some(total) || total > ranges.total() {
         return Err(Errno::EPROTO);
     }
-    let memory = link.peer.memory().ok_or(Errno::EPERM)?;
+    let memory = link.peer().memory().ok_or(Errno::EPERM)?;
     // Bytes for an imported region of a third process pass through a buffer.
     let mut buffer = vec![0u8; if ranges.is_abroad() { total.min(FETCH_BUFFER) } else { 0 }];
     let mut done = 0;
     while done < total {
         let part = if ranges.is_abroad() {
-            let len = buffer.len().min(total - done);
-            // SAFETY: the range lies in the buffer, which no code uses by name until the kernel has
-            // filled it.
-            Ranges::of(unsafe { Range::new(buffer.as_mut_ptr(), len) })
+            Ranges::of(Range::of(&mut buffer).first(total - done))
         } else {
             ranges.part(done, total - done)
         };
@@ -653,7 +651,9 @@ fn fetch_from(link: &Link, there: &[IoVec], ranges: &Ranges, total: usize) -> Re
                 (cut < r.len()).then(|| IoVec::new(r.address() + cut as u64, r.len() - cut))
             })
             .collect();
-        match memory.read(part.items(), &rest) {
+        let read = memory.read(part.items(), &rest);
+        drop(part);
+        match read {
             // The same rule as in `soft_memory::careful`: unmapped receive memory swallows the
             // bytes.
             Ok(0) | Err(Errno::EFAULT) if ranges.is_gone() => return Ok(total),

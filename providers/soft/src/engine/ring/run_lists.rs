@@ -8,7 +8,7 @@ use soft_memory::cma::{IoVec, MOST_RANGES};
 #[derive(Debug)]
 pub(in crate::engine) struct RunLists {
     /// Ranges of local memory.
-    pub(in crate::engine) own: Vec<Range>,
+    pub(in crate::engine) own: Vec<Range<'static>>,
     /// Ranges of the peer's memory, one for each request.
     pub(in crate::engine) there: Vec<IoVec>,
     /// The byte offset at which each request ends.

@@ -83,8 +83,8 @@ impl Requester {
         lists: &mut RunLists,
     ) -> u64 {
         let RunProperties { opcode, way, need, local, rkey } = *run;
-        let Some(memory) = link.peer.memory() else { return 0 };
-        let _in_flight = qp.adapter().in_flight.announce(link.peer.slot, rkey);
+        let Some(memory) = link.peer().memory() else { return 0 };
+        let _in_flight = qp.adapter().in_flight.announce(link.peer().slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
         let RunLists { own, there, ends } = lists;
         own.clear();

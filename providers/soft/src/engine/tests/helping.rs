@@ -4,6 +4,7 @@
 use super::*;
 use crate::engine::ring::helper::HelperClaim;
 use crate::engine::ring::helping_state::Helping;
+use soft_local::shm::view::PeerView;
 use soft_sys::futex;
 use soft_sys::thread::testing::ThreadHandle;
 use std::sync::atomic::AtomicBool;
@@ -226,7 +227,7 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
         // The stopped process continues with the operation that it read before.
         let (asked, n) = asked;
         let peer = b.qp.adapter().fabric.peer(a.qp.adapter().fabric.slot()).expect("there");
-        let moved = asked.move_piece(b.qp.adapter(), &peer, &a.qp.adapter().view, n);
+        let moved = asked.move_piece(b.qp.adapter(), &PeerView::of(peer), n);
         assert_eq!(moved, None);
         hand.release(false);
         let all = |part: &[u8], byte| part.iter().all(|b| *b == byte);
@@ -331,6 +332,6 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
         let mut hand = HelperClaim::new(b.qp.adapter().view, of.view, of.fabric.slot());
         let (asked, n) = hand.take(b.qp.adapter().fabric.slot()).expect("a piece");
         let peer = b.qp.adapter().fabric.peer(of.fabric.slot()).expect("there");
-        assert_eq!(asked.move_piece(b.qp.adapter(), &peer, &of.view, n), wanted);
+        assert_eq!(asked.move_piece(b.qp.adapter(), &PeerView::of(peer), n), wanted);
     }
 }

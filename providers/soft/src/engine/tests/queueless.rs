@@ -3,8 +3,8 @@
 use super::*;
 use crate::engine::queues::wq::receives::WqParameters;
 use crate::engine::queues::wq::{IndirectionTable, Rss, Wq};
+use crate::engine::verbs_cell::VerbsCell;
 use soft_semantics::frames::toeplitz::{Hash, KEY_BYTES};
-use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicUsize;
 
 #[test]
@@ -37,7 +37,7 @@ fn an_rss_qp_uses_its_indirection_table_and_no_completion_queue() {
     let users = || cq.users.load(Ordering::Relaxed);
     assert_eq!(users(), 1, "the work queue");
     let table = Arc::new(IndirectionTable {
-        verbs: UnsafeCell::new(Zeroed::zeroed()),
+        verbs: VerbsCell::new(Zeroed::zeroed()),
         queues: Box::new([Arc::clone(&work_queue)]),
         users: AtomicUsize::new(0),
     });

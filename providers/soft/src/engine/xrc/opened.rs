@@ -83,7 +83,7 @@ impl Xrc {
         let home = home.map(|(link, _)| link).filter(|link| usable(link));
         let home = home.or_else(|| self.home_of(adapter, number).filter(|link| usable(link)))?;
         let own = adapter.fabric.slot();
-        if home.peer.is_self {
+        if home.peer().is_self {
             // The destruction reads the count under the same lock.
             let _orphans = self.open_qps.orphans.lock();
             let local = adapter.registry.qp(index).filter(|qp| qp.qpn() == number)?;
@@ -118,7 +118,7 @@ impl Xrc {
     /// A link to QP `number`, if this process opened it.
     pub(in crate::engine) fn home_of(&self, adapter: &Adapter, number: u32) -> Option<Box<Link>> {
         let handle = self.handles_of(number).into_iter().next()?;
-        let peer = Arc::clone(&handle.opened()?.home.peer);
+        let peer = Arc::clone(handle.opened()?.home.peer());
         adapter.link_to(&peer, number).map(|(home, _)| home)
     }
 
@@ -139,8 +139,8 @@ impl Xrc {
         self.end_orphans();
         // The service thread ends the stand-ins of the QP.
         adapter.fabric.wake_self();
-        opened.home.peer.kick();
-        if opened.home.peer.is_dead() {
+        opened.home.peer().kick();
+        if opened.home.peer().is_dead() {
             // Processes with stand-ins for the QP must look, too.
             adapter.fabric.for_each_peer(|peer| peer.kick());
         }

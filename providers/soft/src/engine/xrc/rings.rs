@@ -106,9 +106,9 @@ impl Requester {
     fn choose_ring(&mut self, qp: &Qp, number: u32) -> RingChoice {
         let Some(link) = &self.ring.link else { return RingChoice::Waiting };
         let (slot, _) = split_qpn(number);
-        let at = link.peer.slot;
+        let at = link.peer().slot;
         let home = split_qpn(self.xrc_rings.home_qpn).0;
-        if at == slot && (at == home || !link.peer.is_dead()) {
+        if at == slot && (at == home || !link.peer().is_dead()) {
             return RingChoice::Active;
         }
         // An unknown number goes to the remote QP, which refuses the request.
@@ -124,7 +124,8 @@ impl Requester {
             self.reap(qp);
         }
         self.publish();
-        if let Some(at) = self.xrc_rings.inactive.iter().position(|lane| lane.link.peer.slot == to)
+        if let Some(at) =
+            self.xrc_rings.inactive.iter().position(|lane| lane.link.peer().slot == to)
         {
             let lane = self.xrc_rings.inactive.swap_remove(at);
             // A stand-in that was given up is asked for again.
@@ -170,7 +171,8 @@ impl Requester {
             return false;
         }
         let known = self.xrc_rings.inactive.iter().map(|lane| &*lane.link);
-        if let Some(lane) = known.into_iter().find(|l| l.peer.slot == slot && !l.peer.is_dead()) {
+        if let Some(lane) = known.into_iter().find(|l| l.peer().slot == slot && !l.peer().is_dead())
+        {
             return domain_of_srq(lane.view.srq(index), domain).is_some();
         }
         // Only the tables of the process are read, so any of its QP numbers serves.

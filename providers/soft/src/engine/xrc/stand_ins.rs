@@ -50,7 +50,7 @@ impl StandIn {
 
     /// Whether the home QP serves its sender, or will again after its port comes up.
     pub(crate) fn is_valid(&self) -> bool {
-        self.may_serve() || !self.home.peer.is_dead() && self.has_connection()
+        self.may_serve() || !self.home.peer().is_dead() && self.has_connection()
     }
 
     pub(in crate::engine) fn has_connection(&self) -> bool {
@@ -60,7 +60,7 @@ impl StandIn {
     /// Whether the stand-in must stay in ERR after a refusal: the owner of the home QP reads its
     /// state here, and has not heard of the refusal.
     pub(in crate::engine) fn awaits_refusal(&self) -> bool {
-        !self.home.peer.is_dead() && self.has_connection()
+        !self.home.peer().is_dead() && self.has_connection()
     }
 }
 

@@ -62,7 +62,7 @@ impl Xrc {
         let mut stand_ins = self.stand_ins.lock();
         stand_ins.retain(|qp| {
             if let Some(stand) = qp.as_stand_in()
-                && stand.home.peer.is_dead()
+                && stand.home.peer().is_dead()
             {
                 stand.outlives_home.store(
                     stand.has_connection() && has_living_opener(adapter, &stand.home),
@@ -106,10 +106,10 @@ impl Xrc {
         let is_far = by == OTHER_HOST;
         let sender = if is_far { None } else { Some(adapter.link(by)?.1) };
         let generation = home.connection(by)?;
-        let held = home.peer.is_dead();
+        let held = home.peer().is_dead();
         let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
         let sends = sender.as_ref().map_or(!held, |sender| sender.may_send(of));
-        if kind != QpType::XrcRecv as u8 || home.peer.is_self || !sends {
+        if kind != QpType::XrcRecv as u8 || home.peer().is_self || !sends {
             return None;
         }
         let domain = DomainId::load(&home.entry().domain);

@@ -6,7 +6,7 @@ use super::objects::{Ah, Device};
 use crate::host::counters::{ProcessCounter, WireCounters};
 use abi::*;
 use soft_local::shm::layout::{Life, split_qpn};
-use soft_local::shm::view::View;
+use soft_local::shm::view::look_at;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -86,7 +86,6 @@ pub(super) fn exists(local: &Local, ah: &Ah, number: u16) -> bool {
     }
     // A process that does not answer may have the QP.
     let Ok(peer) = adapter.fabric.peer(slot) else { return true };
-    // SAFETY: all segments of the fabric have the lengths of `shm::layout`, and `peer` keeps them.
-    let view = unsafe { View::of(&peer) };
-    Life::unpack(view.qp(index).life.load(Ordering::Acquire)).state != Life::NONE
+    let life = look_at(&peer, |view| view.qp(index).life.load(Ordering::Acquire));
+    Life::unpack(life).state != Life::NONE
 }

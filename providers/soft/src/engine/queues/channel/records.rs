@@ -117,9 +117,7 @@ impl Channel {
 
     /// Whether a read of the descriptor sleeps while no record is ready.
     fn blocks(&self) -> bool {
-        // SAFETY: F_GETFL takes no argument.
-        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
-        flags >= 0 && flags & libc::O_NONBLOCK == 0
+        self.socket.blocks()
     }
 
     pub(in crate::engine) fn is_readable(&self) -> bool {
@@ -251,6 +249,9 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use soft_sys::thread::testing::unshare_descriptors;
+    use std::fs::File;
+    use std::io::Read;
 
     #[test]
     fn unread_records_of_one_object_are_taken_back_and_the_rest_stays_in_order() {
@@ -327,15 +328,15 @@ mod tests {
     #[test]
     fn records_survive_a_full_socket_in_order() {
         let channel = Channel::new(1).expect("a channel");
+        let mut end = File::from(channel.duplicate().expect("a descriptor"));
         let count = 3 * 65536 / 8;
         for i in 0..count {
             channel.send_record([i, 0]);
         }
         for i in 0..count {
-            let mut word = 0u64;
-            // SAFETY: the buffer is the eight bytes of `word`.
-            let n = unsafe { libc::read(channel.fd(), (&raw mut word).cast(), 8) };
-            assert_eq!((n, word), (8, i));
+            let mut word = [0; 8];
+            assert_eq!(end.read(&mut word).expect("a record"), 8);
+            assert_eq!(u64::from_ne_bytes(word), i);
             channel.retry();
         }
         assert!(!channel.retry());
@@ -345,8 +346,7 @@ mod tests {
     fn a_channel_takes_one_descriptor() {
         // A thread with a descriptor table of its own, because tests in parallel open descriptors.
         let thread = std::thread::spawn(|| {
-            // SAFETY: the thread uses only descriptors that it opens or that its table copied.
-            assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0, "a table of its own");
+            unshare_descriptors();
             let open = || std::fs::read_dir("/proc/thread-self/fd").expect("descriptors").count();
             let before = open();
             let channel = Channel::new(1).expect("a channel");

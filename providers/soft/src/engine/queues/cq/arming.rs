@@ -11,12 +11,12 @@ use crate::engine::queues::cq::other_cq_looks::OtherCqLooks;
 use crate::engine::queues::cq::{Cq, CqOptions};
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::served_by::ServedBy;
+use crate::engine::verbs_cell::VerbsCell;
 use cface::sync::Mutex;
 use soft_semantics::completion::{Armed, CompletionRing, Moderation, PushOutcome};
 use soft_semantics::state::QpType;
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl Cq {
         let ring = ring.ok_or(Errno::ENOMEM)?;
         let ordinal = adapter.port.next_cq_ordinal();
         let cq = Arc::new(Self {
-            verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
+            verbs: VerbsCell::new(abi::Zeroed::zeroed()),
             adapter,
             ring: SpinLock::new(ring),
             queued: AtomicUsize::new(0),

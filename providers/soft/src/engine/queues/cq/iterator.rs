@@ -1,20 +1,17 @@
 //! Position of ibv_start_poll(3) and related functions in a completion queue. `ops/cq_ex` moves it;
 //! the completions come from the ring of the CQ.
 
+use crate::engine::verbs_cell::{CallLock, VerbsCell};
 use abi::*;
-use cface::sync::RawMutex;
-use lock_api::RawMutex as _;
 use soft_semantics::completion::{Cqe, Stamped};
-use std::cell::UnsafeCell;
 use std::sync::atomic::AtomicPtr;
 
 /// The current completion of the iterator, and its lock. One call of the application takes the
 /// lock, a later call releases it.
 pub(crate) struct IteratorCell {
-    lock: RawMutex,
-    /// The application promised to use the CQ from a single thread: no lock is taken.
-    single_threaded: bool,
-    pub(crate) current: UnsafeCell<(Cqe, Stamped)>,
+    /// None: the application promised to use the CQ from a single thread.
+    lock: Option<CallLock>,
+    pub(crate) current: VerbsCell<(Cqe, Stamped)>,
     /// The parent domain in which the CQ was created, or NULL.
     pub(crate) domain: AtomicPtr<ibv_pd>,
 }
@@ -22,26 +19,21 @@ pub(crate) struct IteratorCell {
 impl IteratorCell {
     pub(crate) fn new(single_threaded: bool) -> Self {
         Self {
-            lock: RawMutex::INIT,
-            single_threaded,
-            current: UnsafeCell::default(),
+            lock: (!single_threaded).then(CallLock::new),
+            current: VerbsCell::default(),
             domain: AtomicPtr::default(),
         }
     }
 
+    /// Takes the lock for the calls of an iteration; the last of them releases it.
     pub(crate) fn lock(&self) {
-        if !self.single_threaded {
-            self.lock.lock();
+        if let Some(lock) = &self.lock {
+            lock.lock();
         }
     }
 
-    /// # Safety
-    /// This thread called `lock`.
-    pub(crate) unsafe fn unlock(&self) {
-        if !self.single_threaded {
-            // SAFETY: the caller states that this thread called `lock`, which locks a CQ that is
-            // not single-threaded.
-            unsafe { self.lock.unlock() };
-        }
+    /// The lock that [`lock`](Self::lock) took, if any.
+    pub(crate) const fn taken_lock(&self) -> Option<&CallLock> {
+        self.lock.as_ref()
     }
 }

@@ -23,10 +23,10 @@ use crate::engine::queues::channel::{Channel, Events, Reporter};
 use crate::engine::queues::cq::hot_slots::HotSlots;
 use crate::engine::queues::cq::other_cq_looks::OtherCqLooks;
 use crate::engine::queues::qp::Qp;
+use crate::engine::verbs_cell::VerbsCell;
 use cface::sync::Mutex;
 use soft_semantics::completion::{CompletionRing, Reads};
 use soft_sys::spin_lock::SpinLock;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -45,7 +45,7 @@ pub(crate) struct CqOptions {
 /// address.
 #[repr(C)]
 pub(crate) struct Cq {
-    verbs: UnsafeCell<abi::verbs_cq>,
+    verbs: VerbsCell<abi::verbs_cq>,
     adapter: Arc<Adapter>,
     ring: SpinLock<CompletionRing>,
     /// Number of completions in `ring`, for reads without the lock. Written under the `ring` lock,
@@ -93,14 +93,6 @@ pub(in crate::engine) struct DrivenQps {
     /// QPs with outstanding requests.
     senders: Vec<Arc<Qp>>,
 }
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
-unsafe impl Sync for Cq {}
-
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread. The
-// thread that took the lock of `iterator` releases it, independent of the creating thread. All
-// further fields are Send.
-unsafe impl Send for Cq {}
 
 impl std::fmt::Debug for Cq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -1,14 +1,12 @@
 //! Requests under construction by the `ibv_wr_*` functions (ibv_wr_post(3)). `ops/builder` fills
 //! them; `ibv_wr_complete` posts them to the send queue.
 
+use crate::engine::verbs_cell::{CallLock, VerbsCell};
 use abi::*;
 use arrayvec::ArrayVec;
-use cface::sync::RawMutex;
-use lock_api::RawMutex as _;
 use soft_memory::MAX_SGE;
 use soft_semantics::request::Request;
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 
 /// A request under construction.
 #[derive(Clone, Debug, Default)]
@@ -34,12 +32,12 @@ pub(crate) struct Builder {
 
 /// A builder and its lock. One call of the application takes the lock, a later call releases it.
 pub(crate) struct BuilderCell {
-    pub(crate) lock: RawMutex,
-    pub(crate) builder: UnsafeCell<Builder>,
+    pub(crate) lock: CallLock,
+    pub(crate) builder: VerbsCell<Builder>,
 }
 
 impl Default for BuilderCell {
     fn default() -> Self {
-        Self { lock: RawMutex::INIT, builder: UnsafeCell::default() }
+        Self { lock: CallLock::new(), builder: VerbsCell::default() }
     }
 }

@@ -20,6 +20,7 @@ use crate::engine::ring::Responder;
 use crate::engine::ring::rendezvous::OWN_REQUESTS;
 use crate::engine::ring::requester::RingWire;
 use crate::engine::ring::ring_acks::RingAcks;
+use crate::engine::verbs_cell::VerbsCell;
 use crate::engine::xrc::opened;
 use crate::engine::xrc::rings::XrcWire;
 use abi::*;
@@ -32,7 +33,6 @@ use soft_semantics::request::SendQueue;
 use soft_semantics::state::{QpState, QpType};
 use soft_sys::Errno;
 use soft_sys::spin_lock::SpinLock;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -151,7 +151,7 @@ impl Qp {
         // connection to another host, must find no slot, so the position begins above 0.
         let position = entry.ring_base.load(Ordering::Relaxed).max(RING_SLOTS);
         let qp = Arc::new_cyclic(|me| Self {
-            verbs: UnsafeCell::new(Zeroed::zeroed()),
+            verbs: VerbsCell::new(Zeroed::zeroed()),
             identity: QpIdentity {
                 me: me.clone(),
                 adapter: Arc::clone(adapter),

@@ -49,6 +49,7 @@ use crate::engine::queues::wq::Rss;
 use crate::engine::ring::RingSender;
 use crate::engine::ring::ring_acks::RingAcks;
 use crate::engine::ring::{Link, Responder};
+use crate::engine::verbs_cell::VerbsCell;
 use crate::engine::xrc::DomainId;
 use crate::engine::xrc::XrcRings;
 use crate::host::HostConnection;
@@ -65,7 +66,6 @@ use soft_semantics::receive::ReceiveQueue;
 use soft_semantics::state::{QpState, QpType};
 use soft_semantics::tags::wire::{Offer, Tagged};
 use soft_sys::spin_lock::SpinLock;
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -84,7 +84,7 @@ pub(crate) struct Attributes {
 /// bell therefore finds both halves in every QP, idle in some kinds.
 #[repr(C)]
 pub(crate) struct Qp {
-    verbs: UnsafeCell<verbs_qp>,
+    verbs: VerbsCell<verbs_qp>,
     identity: QpIdentity,
     /// The kind, with the data of that kind.
     role: Role,
@@ -125,7 +125,7 @@ impl Qp {
     }
 
     /// The C object.
-    pub(crate) const fn verbs(&self) -> &UnsafeCell<verbs_qp> {
+    pub(crate) const fn verbs(&self) -> &VerbsCell<verbs_qp> {
         &self.verbs
     }
 
@@ -323,15 +323,6 @@ pub(in crate::engine) struct Incarnation {
     generation: u16,
     dest_qpn: u32,
 }
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API, `builder` under the rules of
-// ibv_wr_start(3) (a single thread at a time); all further fields are Sync.
-unsafe impl Sync for Qp {}
-
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread. The
-// thread that took the lock of `builder` releases it, independent of the creating thread. All
-// further fields are Send.
-unsafe impl Send for Qp {}
 
 impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -48,7 +48,7 @@ impl Qp {
                 // The list of handles may be outdated if the creator is gone. The process of the
                 // creator destroys the QP when it learns of the death of the last opener.
                 let home = &stand.home;
-                let alone = home.peer.is_dead() || opened::is_orphaned(home);
+                let alone = home.peer().is_dead() || opened::is_orphaned(home);
                 stand.may_serve() && (!alone || opened::has_living_opener(self.adapter(), home))
             }
             Role::Receiver(receiver) => opened::has_user(self, &receiver.openings),
@@ -59,7 +59,7 @@ impl Qp {
     /// Whether a sender still uses this stand-in.
     pub(crate) fn is_stand_in_needed(&self) -> bool {
         let responder = self.responder.lock();
-        let sends = |l: &Link| l.may_send(self.qpn()) && !l.peer.is_dead();
+        let sends = |l: &Link| l.may_send(self.qpn()) && !l.peer().is_dead();
         let has_sender =
             || self.serves_other_host() || responder.link.as_deref().is_some_and(sends);
         self.as_stand_in().is_some_and(StandIn::is_valid) && self.is_receiving() && has_sender()

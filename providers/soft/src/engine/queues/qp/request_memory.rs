@@ -46,7 +46,7 @@ impl SendRequests {
 
     /// The local memory of request `n`; None if an lkey is wrong. Code that is sensitive to time
     /// uses [`SendRequests::ranges_into`]: moving the large list costs more than filling it.
-    pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges> {
+    pub(crate) fn ranges(&mut self, qp: &Qp, n: u64, need: u32) -> Option<Ranges<'static>> {
         // Built in place, because the list is large.
         let mut found = Some(Ranges::new());
         if let Some(ranges) = &mut found

@@ -2,6 +2,7 @@
 //! whether the queue still works. `engine/queues/qp/request_memory.rs` has the methods that need
 //! the QP.
 
+use abi::ibv_sge;
 use soft_memory::{Range, Ranges};
 use soft_semantics::failure_state::FailureState;
 use soft_semantics::request::{RequestPhase, SendQueue};
@@ -90,7 +91,7 @@ impl SendRequests {
 
     /// The kept inline data of request `n`.
     #[inline]
-    pub(in crate::engine) fn kept_inline(&mut self, n: u64) -> Range {
+    pub(in crate::engine) fn kept_inline(&mut self, n: u64) -> Range<'static> {
         let len = self.queue.entry(n).len as usize;
         let base = self.queue.inline_mut(n).as_mut_ptr();
         // SAFETY: the queue keeps a copy of at least `len` bytes until the request is over.
@@ -98,13 +99,26 @@ impl SendRequests {
     }
 
     /// The ranges of request `n` without a look at keys: inline data needs no registration.
-    pub(in crate::engine) fn raw_ranges(&self, n: u64) -> Ranges {
+    pub(in crate::engine) fn raw_ranges(&self, n: u64) -> Ranges<'static> {
         let mut ranges = Ranges::new();
         for sge in self.queue.list(n) {
-            // SAFETY: the caller of ibv_post_send(3) may read its inline data until the post
-            // returns, and the range is only read.
-            ranges.push(unsafe { Range::at(sge.addr, sge.length as usize) });
+            ranges.push(posted_bytes(sge.addr, sge.length as usize));
         }
         ranges
     }
+
+    /// The bytes of a request with inline data; None: too many.
+    #[inline]
+    pub(in crate::engine) fn inline_source(&self, sge: &ibv_sge) -> Option<Range<'static>> {
+        let len = sge.length as usize;
+        (len <= self.queue.max_inline).then(|| posted_bytes(sge.addr, len))
+    }
+}
+
+/// Bytes that a request names without a key: inline data, or the header of a segmented send. They
+/// are only read, and only until the post returns.
+#[inline]
+pub(in crate::engine) fn posted_bytes(address: u64, len: usize) -> Range<'static> {
+    // SAFETY: the caller of ibv_post_send(3) keeps these bytes readable until the post returns.
+    unsafe { Range::at(address, len) }
 }

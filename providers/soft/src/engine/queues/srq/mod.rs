@@ -8,11 +8,11 @@ use crate::engine::adapter::Adapter;
 use crate::engine::queues::channel::{Events, Reporter};
 use crate::engine::queues::cq::Cq;
 use crate::engine::queues::qp::Qp;
+use crate::engine::verbs_cell::VerbsCell;
 use crate::engine::xrc::DomainId;
 use cface::sync::Mutex;
 use soft_semantics::receive::{Receive, ReceiveQueue};
 use soft_semantics::tags::TagList;
-use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 /// A shared receive queue. The C object comes first.
 #[repr(C)]
 pub(crate) struct Srq {
-    pub(crate) verbs: UnsafeCell<abi::verbs_srq>,
+    pub(crate) verbs: VerbsCell<abi::verbs_srq>,
     adapter: Arc<Adapter>,
     /// Index in the table of this process.
     pub(crate) index: usize,
@@ -59,13 +59,6 @@ pub(in crate::engine) struct SrqReceives {
     /// Number of receives below which the limit event is sent, once; 0: never.
     limit: usize,
 }
-
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
-unsafe impl Sync for Srq {}
-
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread; all
-// further fields are Send.
-unsafe impl Send for Srq {}
 
 impl std::fmt::Debug for Srq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

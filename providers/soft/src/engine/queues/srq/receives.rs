@@ -8,13 +8,13 @@ use crate::engine::queues::qp::Qp;
 use crate::engine::queues::served_by::ServedBy;
 use crate::engine::queues::srq::{Srq, SrqReceives, TagMatching};
 use crate::engine::refused::errno;
+use crate::engine::verbs_cell::VerbsCell;
 use crate::engine::xrc::DomainId;
 use abi::ibv_sge;
 use cface::sync::Mutex;
 use soft_local::shm::layout::SrqEntry;
 use soft_semantics::receive::{Receive, ReceiveQueue};
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -52,7 +52,7 @@ impl Srq {
         };
         let (index, number) = adapter.registry.reserve_srq().ok_or(Errno::ENOMEM)?;
         let srq = Arc::new(Self {
-            verbs: UnsafeCell::new(abi::Zeroed::zeroed()),
+            verbs: VerbsCell::new(abi::Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
             index,
             number,

@@ -7,18 +7,18 @@ use crate::engine::adapter::Adapter;
 use crate::engine::datagram::ReceiveShortage;
 use crate::engine::queues::channel::{Events, Reporter};
 use crate::engine::queues::cq::Cq;
+use crate::engine::verbs_cell::VerbsCell;
 use abi::*;
 use cface::sync::Mutex;
 use soft_semantics::frames::toeplitz::Hash;
 use soft_semantics::receive::ReceiveQueue;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize};
 
 /// A receive work queue. The C object comes first.
 #[repr(C)]
 pub(crate) struct Wq {
-    verbs: UnsafeCell<ibv_wq>,
+    verbs: VerbsCell<ibv_wq>,
     adapter: Arc<Adapter>,
     queue: Mutex<ReceiveQueue>,
     /// `ibv_wq_state`.
@@ -36,13 +36,6 @@ pub(crate) struct Wq {
     pub(crate) report: Reporter,
 }
 
-// SAFETY: `verbs` is shared with C under the rules of the verbs API; all further fields are Sync.
-unsafe impl Sync for Wq {}
-
-// SAFETY: the pointers in `verbs` are addresses of objects of the process, bound to no thread; all
-// further fields are Send.
-unsafe impl Send for Wq {}
-
 impl std::fmt::Debug for Wq {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Wq").field("number", &self.number).finish_non_exhaustive()
@@ -52,19 +45,12 @@ impl std::fmt::Debug for Wq {
 /// An indirection table. The C object comes first.
 #[repr(C)]
 pub(crate) struct IndirectionTable {
-    pub(crate) verbs: UnsafeCell<ibv_rwq_ind_table>,
+    pub(crate) verbs: VerbsCell<ibv_rwq_ind_table>,
     /// The number of entries is a power of two.
     pub(crate) queues: Box<[Arc<Wq>]>,
     /// Number of QPs that use the table.
     pub(crate) users: AtomicUsize,
 }
-
-// SAFETY: `verbs` is only written at creation; all further fields are Sync.
-unsafe impl Sync for IndirectionTable {}
-
-// SAFETY: the pointer in `verbs` is the address of the context, bound to no thread; all further
-// fields are Send.
-unsafe impl Send for IndirectionTable {}
 
 impl std::fmt::Debug for IndirectionTable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

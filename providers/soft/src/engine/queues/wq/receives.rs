@@ -9,13 +9,13 @@ use crate::engine::queues::channel::{Events, Reporter};
 use crate::engine::queues::cq::Cq;
 use crate::engine::queues::wq::{Rss, Wq};
 use crate::engine::refused::errno;
+use crate::engine::verbs_cell::VerbsCell;
 use abi::*;
 use cface::sync::Mutex;
 use soft_semantics::completion::Cqe;
 use soft_semantics::frames::Key;
 use soft_semantics::receive::{Receive, ReceiveQueue};
 use soft_sys::Errno;
-use std::cell::UnsafeCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 
@@ -45,7 +45,7 @@ impl Wq {
         let queue = ReceiveQueue::new(wanted.max_wr as usize, wanted.max_sge as usize);
         let queue = queue.ok_or(Errno::ENOMEM)?;
         let wq = Arc::new(Self {
-            verbs: UnsafeCell::new(Zeroed::zeroed()),
+            verbs: VerbsCell::new(Zeroed::zeroed()),
             adapter: Arc::clone(adapter),
             queue: Mutex::new(queue),
             state: AtomicU8::new(IBV_WQS_RESET as u8),

@@ -4,7 +4,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
-use super::{Attacker, Victim};
+use crate::{Attacker, Victim};
 use soft_sys::dir::{Dir, Links};
 use soft_sys::eventfd::EventFd;
 use soft_sys::memfd::Memfd;
@@ -14,7 +14,7 @@ impl Attacker {
     /// Connects to the socket of the victim and sends a message.
     pub(super) fn send_socket_message(&mut self, victim: &Victim) {
         let directory = self.fabric.directory().to_path_buf();
-        let name = PathBuf::from(format!("{}.sock", victim.peer.slot));
+        let name = PathBuf::from(format!("{}.sock", victim.view.peer().slot));
         let Ok(dir) = Dir::open(&directory, Links::Follow) else { return };
         let Ok(socket) = Socket::connect(&dir, &directory.join(&name), &name) else { return };
         let mut bytes: Vec<u8> = (0..64).map(|_| self.random.next() as u8).collect();
@@ -24,7 +24,7 @@ impl Attacker {
             bytes[..8].copy_from_slice(b"FVfabric");
             bytes[8] = if self.random.one_in(8) { self.random.next() as u8 } else { 5 };
             bytes[12] = self.random.below(6) as u8;
-            let slots = [self.slot(), victim.peer.slot, self.random.next() as u16];
+            let slots = [self.slot(), victim.view.peer().slot, self.random.next() as u16];
             let slot = slots[self.random.below(3)];
             bytes[16..18].copy_from_slice(&slot.to_le_bytes());
             for word in bytes[24..56].chunks_exact_mut(8) {

@@ -8,8 +8,8 @@
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use super::{Attacker, Victim, VictimQp};
-use crate::engine::ring::holder::RingHolder;
+use crate::{Attacker, Victim, VictimQp};
+use soft_local::shm::holder::RingHolder;
 use soft_local::shm::layout::*;
 use soft_local::shm::ring::Ring;
 use soft_local::shm::slot::*;
@@ -63,7 +63,7 @@ impl Attacker {
         }
         self.pieces += self.fill(victim, target, &ring, target.life.dest_qpn);
         victim.view.ring_qp_bell(target.index);
-        victim.peer.kick();
+        victim.view.peer().kick();
     }
 
     /// Puts some pieces at the position that the receiver reads next. Returns their number.
@@ -264,7 +264,7 @@ impl Attacker {
             _ => {}
         }
         victim.view.ring_qp_bell(target.index);
-        victim.peer.kick();
+        victim.view.peer().kick();
     }
 
     /// Puts datagrams, frames and messages of the library into the victim's ring for the attacker.
@@ -276,7 +276,7 @@ impl Attacker {
             ring.hot().store(self.random.below(3) as u32, Relaxed);
         }
         victim.view.ring_peer_bell(own);
-        victim.peer.kick();
+        victim.view.peer().kick();
     }
 
     /// The same for any datagram ring.
@@ -376,8 +376,7 @@ impl Attacker {
         {
             for at in 0..64 {
                 let word = if at % 2 == 0 { self.address(victim) } else { self.random.nasty() };
-                // SAFETY: 64 words lie within an own chunk, which is aligned for words.
-                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
+                assert!(chunk.part(8 * at, 8).store(word), "mapped");
             }
         }
         index
@@ -405,8 +404,7 @@ impl Attacker {
             self.random.nasty(),
         ];
         for (at, word) in words.into_iter().enumerate() {
-            // SAFETY: ten words lie within an own chunk, which is aligned for words.
-            unsafe { chunk.base().cast::<u64>().add(at).write_volatile(word) };
+            assert!(chunk.part(8 * at, 8).store(word), "mapped");
         }
     }
 
@@ -452,7 +450,7 @@ impl Attacker {
             }
             _ => drop(head.peer_bell_summary.fetch_or(self.random.next(), Release)),
         }
-        victim.peer.kick();
+        victim.view.peer().kick();
     }
 
     /// Writes words of other processes: foreign connections, control words, chunks, locks, jobs.
@@ -467,7 +465,7 @@ impl Attacker {
                 let ring = victim.view.qp_ring(target.index).expect("mapped");
                 self.forged += self.fill(victim, target, &ring, target.life.dest_qpn);
                 victim.view.ring_qp_bell(target.index);
-                victim.peer.kick();
+                victim.view.peer().kick();
             }
             4 => {
                 let Some(target) = target else { return };
@@ -522,8 +520,7 @@ impl Attacker {
             _ => {
                 let Some(chunk) = victim.view.chunk(self.random.below(64) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
-                // SAFETY: a word of a chunk in a mapping that lives as long as the peer.
-                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(nasty) };
+                assert!(chunk.part(8 * at, 8).store(nasty), "mapped");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Searches for secrets of victims, never sent or registered, in all readable memory. `entry` calls
 //! it from time to time; a hit ends the process with a failure.
 
-use super::{Attacker, resident};
+use crate::{Attacker, resident};
 use soft_local::fabric::FRONT;
 use soft_local::shm::layout::*;
 use soft_sys::map::WINDOW;
@@ -19,8 +19,8 @@ pub(super) fn search(attacker: &Attacker) -> Option<String> {
         u64::from_ne_bytes(secret[..8].try_into().ok()?),
         u64::from_ne_bytes(secret[8..].try_into().ok()?),
     ];
-    let own = std::iter::once((attacker.slot(), &attacker.view));
-    let others = attacker.victims.values().map(|victim| (victim.peer.slot, &victim.view));
+    let own = std::iter::once((attacker.slot(), &*attacker.view));
+    let others = attacker.victims.values().map(|victim| (victim.view.peer().slot, &*victim.view));
     for (slot, view) in own.chain(others) {
         for (what, start, len) in [
             ("chunk", RINGS_CHUNKS, CHUNKS * CHUNK_BYTES),

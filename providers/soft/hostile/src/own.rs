@@ -3,15 +3,15 @@
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-use super::{Attacker, Victim};
-use crate::engine::keys::regions::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use crate::{Attacker, Victim};
+use abi::{IBV_ACCESS_REMOTE_ATOMIC, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE};
 use soft_local::shm::layout::*;
 use soft_local::shm::protocol;
 
 impl Attacker {
     /// Publishes invalid or plausible values.
     pub(super) fn change_own_tables(&mut self, victim: &Victim) {
-        let view = self.view;
+        let view = self.view.clone();
         let head = view.tables_head();
         let nasty = self.random.nasty();
         match self.random.below(12) {
@@ -59,7 +59,7 @@ impl Attacker {
         let target = self.random.of(&victim.ours);
         let index =
             target.map_or(self.random.below(64), |target| split_qpn(target.life.dest_qpn).1);
-        let view = self.view;
+        let view = self.view.clone();
         let entry = view.qp(index);
         let nasty = self.random.nasty();
         let to = target.map_or(nasty as u32, |target| victim.qpn(target.index));
@@ -94,7 +94,7 @@ impl Attacker {
     fn publish_region(&mut self, victim: &Victim) {
         let index = 1 + self.random.below(16);
         let entry = self.view.mr(index);
-        let all = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+        let all = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
         let flags = if self.random.one_in(2) { u64::from(all) } else { self.random.nasty() };
         let rkey = (index as u64) << 14;
         let start = self.random.nasty();
@@ -115,7 +115,10 @@ impl Attacker {
     fn announce(&mut self, victim: &Victim) {
         let cell = &self.view.operation_in_flight(self.random.below(OPERATIONS_IN_FLIGHT)).target;
         let Some(region) = self.random.of(&victim.regions) else { return };
-        cell.store((u64::from(victim.peer.slot) + 1) << 32 | u64::from(region.rkey), Release);
+        cell.store(
+            (u64::from(victim.view.peer().slot) + 1) << 32 | u64::from(region.rkey),
+            Release,
+        );
         cell.store(0, Release);
     }
 
@@ -123,7 +126,7 @@ impl Attacker {
     /// ring.
     pub(super) fn change_own_rings(&mut self, victim: &Victim) {
         let nasty = self.random.nasty();
-        let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
+        let ring = self.view.peer_ring(victim.view.peer().slot).expect("mapped");
         match self.random.below(8) {
             0 => ring.acked().store(nasty as u32, Release),
             1 => {
@@ -142,8 +145,7 @@ impl Attacker {
             _ => {
                 let Some(chunk) = self.view.chunk(self.random.below(32) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
-                // SAFETY: a word of an own chunk.
-                unsafe { chunk.base().cast::<u64>().add(at).write_volatile(nasty) };
+                assert!(chunk.part(8 * at, 8).store(nasty), "mapped");
             }
         }
     }
@@ -165,12 +167,12 @@ impl Attacker {
 
     /// Describes a long operation on the victim's memory.
     pub(super) fn forge_job(&mut self, victim: &Victim) {
-        let view = self.view;
+        let view = self.view.clone();
         let job = view.job();
         let region = self.random.of(&victim.regions);
         let target = self.random.of(&victim.ours);
         let qpn = target.map_or(self.random.next() as u32, |target| victim.qpn(target.index));
-        job.target.store(u32::from(victim.peer.slot), Relaxed);
+        job.target.store(u32::from(victim.view.peer().slot), Relaxed);
         job.qpn.store(qpn, Relaxed);
         job.rkey.store(region.map_or(0, |region| region.rkey), Relaxed);
         job.piece.store(self.random.nasty(), Relaxed);
@@ -191,7 +193,7 @@ impl Attacker {
         job.is_read.store(self.random.below(3) as u32, Relaxed);
         // The claim on a job of the victim, sometimes on the current one.
         let theirs = protocol::job(&victim.view.job().state).number;
-        let hand = u64::from(theirs) << 32 | u64::from(victim.peer.slot) << 20;
+        let hand = u64::from(theirs) << 32 | u64::from(victim.view.peer().slot) << 20;
         let hand = if self.random.one_in(2) { hand } else { self.random.nasty() };
         view.tables_head().hand.0.store(hand | self.random.below(1 << 17) as u64, Release);
         let (number, count) = (self.random.next() as u32, self.random.nasty() as u16);

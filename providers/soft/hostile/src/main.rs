@@ -2,8 +2,8 @@
 //! It is a member of the fabric, with the usual handshake and mappings, and writes arbitrary values
 //! into all memory that it may write. A seed makes its actions reproducible.
 //!
-//! The process is the test program, started to run only [`entry`]. `cargo xtask soak --hostile` and
-//! the group `hostile` of `cargo xtask test` start it beside programs that must not suffer.
+//! `cargo xtask soak --hostile` and the group `hostile` of `cargo xtask test` start it beside
+//! programs that must not suffer.
 //! [`Reach`] limits the words that the process writes. docs/reference/threat-model.md states the
 //! possible damage for each word.
 
@@ -17,12 +17,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use soft_local::fabric::{Fabric, Handler, Peer};
+use soft_local::fabric::{DIR_VARIABLE, Fabric, FabricConfig, GROUP_VARIABLE, Handler, Peer};
 use soft_local::shm::layout::*;
-use soft_local::shm::view::View;
-
-/// The task of the process: seed, seconds from the first contact, and reach.
-const MARK: &str = "FERROVERBS_HOSTILE";
+use soft_local::shm::view::PeerView;
 
 /// How long it waits for a victim.
 const VICTIM_TIMEOUT: Duration = Duration::from_secs(120);
@@ -33,21 +30,19 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of actions between searches for secrets.
 const SEARCH_EVERY: u64 = 1 << 14;
 
-/// Not a test: the main function of the process. Prints its slot, and finally the number of its
-/// actions.
-#[test]
-fn entry() {
-    let Ok(asked) = std::env::var(MARK) else { return };
-    let words: Vec<&str> = asked.split_whitespace().collect();
-    let &[seed, seconds, reach] = words.as_slice() else {
-        panic!("{MARK} is SEED SECONDS own|all");
+/// Prints the slot of the process, and finally the number of its actions. The arguments are a seed,
+/// the seconds from the first contact, and the reach.
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [seed, seconds, reach] = arguments.as_slice() else {
+        panic!("usage: hostile SEED SECONDS own|all");
     };
     let seed: u64 = seed.parse().expect("a seed");
     let seconds: u64 = seconds.parse().expect("seconds");
-    let reach = match reach {
+    let reach = match reach.as_str() {
         "own" => Reach::Own,
         "all" => Reach::All,
-        _ => panic!("{MARK}: {reach} is neither own nor all"),
+        _ => panic!("{reach} is neither own nor all"),
     };
     let mut attacker = Attacker::join(seed, reach);
     println!("@slot {} seed {seed} {reach:?}", attacker.slot());
@@ -79,6 +74,16 @@ fn entry() {
     println!("@done {}", attacker.tally());
     // Without an orderly end, as any member may exit.
     std::process::exit(0);
+}
+
+/// The fabric of the victims: the settings that the tests give.
+fn config() -> FabricConfig {
+    let folder = std::env::var_os(DIR_VARIABLE).expect("the fabric's folder");
+    let mut config = FabricConfig::new(folder);
+    config.spans_namespaces = true;
+    config.group = std::env::var(GROUP_VARIABLE).ok().map(|id| id.parse().expect("a group id"));
+    config.cma = std::env::var("FERROVERBS_SOFT_CMA").as_deref() != Ok("off");
+    config
 }
 
 /// Ends the process if it finds a secret that it must not be able to read.
@@ -159,8 +164,7 @@ struct Region {
 
 /// Another process.
 struct Victim {
-    peer: Arc<Peer>,
-    view: View,
+    view: PeerView,
     /// QPs of the victim that are connected to QPs of the attacker, and all other connected QPs.
     ours: Vec<VictimQp>,
     theirs: Vec<VictimQp>,
@@ -171,12 +175,12 @@ struct Victim {
 
 impl Victim {
     fn qpn(&self, index: usize) -> u32 {
-        qpn(self.peer.slot, index)
+        qpn(self.view.peer().slot, index)
     }
 
     /// Reads the published tables again.
     fn study(&mut self, own_slot: u16) {
-        let tables = self.peer.tables().base().cast_const();
+        let tables = self.view.peer().tables().base().cast_const();
         self.ours.clear();
         self.theirs.clear();
         for index in resident(tables, TABLES_QPS, QPS, size_of::<QpEntry>()) {
@@ -241,7 +245,7 @@ impl Handler for IgnoreEvents {
 /// The hostile process.
 struct Attacker {
     fabric: Arc<Fabric>,
-    view: View,
+    view: PeerView,
     reach: Reach,
     random: Random,
     victims: BTreeMap<u16, Victim>,
@@ -253,11 +257,9 @@ struct Attacker {
 
 impl Attacker {
     fn join(seed: u64, reach: Reach) -> Self {
-        let config = crate::config::fabric().expect("the fabric's settings");
         let fabric =
-            Fabric::join(config, TABLES_LEN, RINGS_LEN, Arc::new(IgnoreEvents)).expect("a slot");
-        // SAFETY: the fabric mapped both segments with these lengths, and is never left.
-        let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };
+            Fabric::join(config(), TABLES_LEN, RINGS_LEN, Arc::new(IgnoreEvents)).expect("a slot");
+        let view = PeerView::of(fabric.peer(fabric.slot()).expect("its own segments"));
         view.tables_head().magic.store(MAGIC, Relaxed);
         view.rings_head().magic.store(MAGIC, Relaxed);
         Self {
@@ -319,7 +321,7 @@ impl Attacker {
 
     /// Connects to new processes, and forgets dead ones.
     fn look_around(&mut self) {
-        self.victims.retain(|_, victim| !victim.peer.is_dead());
+        self.victims.retain(|_, victim| !victim.view.peer().is_dead());
         let files = std::fs::read_dir(self.fabric.directory()).into_iter().flatten().flatten();
         let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
         let slots: Vec<u16> =
@@ -329,14 +331,12 @@ impl Attacker {
                 continue;
             }
             let Ok(peer) = self.fabric.peer(slot) else { continue };
-            if self.victims.get(&slot).is_some_and(|known| Arc::ptr_eq(&known.peer, &peer)) {
+            if self.victims.get(&slot).is_some_and(|known| Arc::ptr_eq(known.view.peer(), &peer)) {
                 continue;
             }
-            // SAFETY: fabric segments have the lengths of `shm::layout`; the Arc beside the view
-            // keeps them mapped.
-            let view = unsafe { View::of(&peer) };
+            let view = PeerView::of(peer);
             let (ours, theirs, regions) = (vec![], vec![], vec![]);
-            let mut victim = Victim { peer, view, ours, theirs, regions, next_datagram: 0 };
+            let mut victim = Victim { view, ours, theirs, regions, next_datagram: 0 };
             self.welcome(&victim);
             victim.study(self.slot());
             self.victims.insert(slot, victim);
@@ -346,8 +346,8 @@ impl Attacker {
 
     /// Prepares the ring for datagrams of the victim, like any receiver.
     fn welcome(&self, victim: &Victim) {
-        let ring = self.view.peer_ring(victim.peer.slot).expect("mapped");
+        let ring = self.view.peer_ring(victim.view.peer().slot).expect("mapped");
         ring.acked().store(2 * RING_SLOTS, Relaxed);
-        ring.nak().store(victim.peer.identity(), Relaxed);
+        ring.nak().store(victim.view.peer().identity(), Relaxed);
     }
 }
