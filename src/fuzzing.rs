@@ -46,7 +46,7 @@ pub fn sysfs(data: &[u8]) {
 /// `/proc/self/smaps`.
 pub fn smaps(data: &[u8]) {
     for address in [0, 0x1000, usize::MAX] {
-        smaps::find(data, address);
+        smaps::find_page_size(data, address);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::installation;
 use crate::output;
-use layer_records::settings::{mistakes, validate};
+use layer_records::settings::{unknown_words, validate};
 use provider_loader::layers;
 use provider_loader::places::{SearchPaths, SearchSettings};
 use soft_semantics::devices::NamePattern;
@@ -99,11 +99,11 @@ fn check_values(
         parse_faults(&text).map_err(|why| format!("{FAULTS}: {why}"))?;
     }
     let layers = text_of(layers::SETTING)?.unwrap_or_default();
-    for layer in layers::names(&layers) {
+    for layer in layers::split_names(&layers) {
         find_layer(layer).map_err(|why| format!("{}={layers}: {why}", layers::SETTING))?;
         let variable = format!("FERROVERBS_{}", layer.to_ascii_uppercase());
         let Some(text) = text_of(&variable)? else { continue };
-        if let Some(why) = mistakes(layer, &text).first() {
+        if let Some(why) = unknown_words(layer, &text).first() {
             return Err(format!("{variable}: {why}"));
         }
         if layer == "validate" {
@@ -155,7 +155,7 @@ pub(crate) fn parse_faults(value: &str) -> Result<String, String> {
 
 /// The settings of a layer on the command line, such as the value of `ferroverbs validate -o`.
 pub(crate) fn parse_layer_settings(layer: &str, value: &str) -> Result<String, String> {
-    match mistakes(layer, value).first() {
+    match unknown_words(layer, value).first() {
         None => Ok(value.to_owned()),
         Some(why) => Err(format!("{why} (ferroverbs-layers(7))")),
     }
@@ -163,7 +163,7 @@ pub(crate) fn parse_layer_settings(layer: &str, value: &str) -> Result<String, S
 
 /// The value of an option that is a setting of a layer, such as `--records` of `ferroverbs trace`.
 pub(crate) fn parse_layer_number(layer: &str, name: &str, value: &str) -> Result<u64, String> {
-    if let Some(why) = mistakes(layer, &format!("{name}={value}")).first() {
+    if let Some(why) = unknown_words(layer, &format!("{name}={value}")).first() {
         return Err(why.split_once(": ").map_or(why.as_str(), |(_, why)| why).to_owned());
     }
     value.parse().map_err(|_| "must be a number".to_owned())

@@ -52,7 +52,7 @@ pub enum Ignored {
         /// The beginning of the line's text.
         text: String,
         /// Number of further lines.
-        more: usize,
+        further_lines: usize,
     },
     /// A file that is too long to be a configuration file; all of it is ignored.
     TooLong(PathBuf),
@@ -61,7 +61,7 @@ pub enum Ignored {
 impl std::fmt::Display for Ignored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Lines { file, line, text, more } => {
+            Self::Lines { file, line, text, further_lines: more } => {
                 write!(f, "{}:{line}: expected `driver NAME`, ignoring `{text}`", file.display())?;
                 match more {
                     0 => Ok(()),
@@ -80,7 +80,7 @@ pub const LARGEST_FILE: u64 = 64 * 1024;
 /// Bytes of a driver's name, which may be the beginning of a path.
 const LONGEST_NAME: usize = 1024;
 /// Characters of a line that are repeated to a person.
-const SHOWN: usize = 60;
+const SHOWN_CHARS: usize = 60;
 
 /// The content of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,14 +167,19 @@ pub(crate) fn parse(file: &Path, text: &str, into: &mut ConfigFolder) {
                 });
             }
             _ => {
-                let (.., more) = bad.get_or_insert((index + 1, shown(line), 0_usize));
+                let (.., more) = bad.get_or_insert((index + 1, printable_start(line), 0_usize));
                 *more += 1;
             }
         }
     }
     if let Some((line, text, lines)) = bad {
         let more = lines.saturating_sub(1);
-        into.ignored.push(Ignored::Lines { file: file.to_owned(), line, text, more });
+        into.ignored.push(Ignored::Lines {
+            file: file.to_owned(),
+            line,
+            text,
+            further_lines: more,
+        });
     }
 }
 
@@ -184,14 +189,14 @@ pub(crate) fn is_blank(c: char) -> bool {
 }
 
 /// The beginning of a line, without what would upset a terminal.
-fn shown(line: &str) -> String {
+fn printable_start(line: &str) -> String {
     let line = line.trim_end();
     let mut text: String = line
         .chars()
-        .take(SHOWN)
+        .take(SHOWN_CHARS)
         .map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c })
         .collect();
-    if line.chars().nth(SHOWN).is_some() {
+    if line.chars().nth(SHOWN_CHARS).is_some() {
         text.push('…');
     }
     text

@@ -15,7 +15,7 @@ pub struct LoadFailure {
     /// Generations of the private ABI that were looked for, in order.
     pub generations: Vec<u32>,
     /// The result of the search.
-    pub found: SearchResult,
+    pub search: SearchResult,
 }
 
 /// The result of a search for a plugin.
@@ -32,14 +32,14 @@ pub enum SearchResult {
 impl LoadFailure {
     /// Whether a file exists but could not be loaded.
     pub fn is_broken(&self) -> bool {
-        matches!(self.found, SearchResult::Broken(..))
+        matches!(self.search, SearchResult::Broken(..))
     }
 }
 
 impl fmt::Display for LoadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let driver = &self.driver;
-        match &self.found {
+        match &self.search {
             SearchResult::Broken(file, error) => {
                 let file = file.display().to_string();
                 // The dynamic loader mostly begins with the name itself.
@@ -60,7 +60,7 @@ impl fmt::Display for LoadFailure {
             }
         }
         write!(f, "; devices of driver '{driver}' will be missing")?;
-        match &self.found {
+        match &self.search {
             SearchResult::Broken(..) => Ok(()),
             SearchResult::Foreign(file) => {
                 let file = file.display();
@@ -95,7 +95,7 @@ mod tests {
             driver: "soft".into(),
             folders: vec!["/a".into(), "/b".into()],
             generations: vec![65, 34],
-            found,
+            search: found,
         }
     }
 

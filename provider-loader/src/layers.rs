@@ -14,7 +14,7 @@ pub const MOST: usize = 16;
 
 /// The words of the setting, each once.
 #[must_use]
-pub fn names(text: &str) -> Vec<&str> {
+pub fn split_names(text: &str) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for name in text.split(',').map(str::trim).filter(|name| !name.is_empty()) {
         if !names.contains(&name) {

@@ -41,7 +41,7 @@ impl Folder {
     /// Generations in the order of the search.
     fn order(&self) -> &[u32] {
         match self.origin {
-            Origin::Own => self.order.get_or_init(generations),
+            Origin::Ferroverbs => self.order.get_or_init(generations),
             Origin::System => self.order.get_or_init(|| by_frequency(&self.path)),
         }
     }
@@ -67,7 +67,7 @@ impl Loader {
             driver: name.to_owned(),
             folders: self.folders.iter().map(|folder| folder.path.clone()).collect(),
             generations: generations(),
-            found: SearchResult::Nothing,
+            search: SearchResult::Nothing,
         };
         for file in self.candidates(name) {
             // A bare name is for the dynamic loader's own search, which skips the current
@@ -79,7 +79,7 @@ impl Loader {
                 match checked.and_then(|()| Plugin::open(file.as_os_str())) {
                     Ok(plugin) => return Ok(plugin),
                     Err(error) if exists && !failure.is_broken() => {
-                        failure.found = SearchResult::Broken(file, error);
+                        failure.search = SearchResult::Broken(file, error);
                     }
                     Err(_) => {}
                 }
@@ -88,7 +88,7 @@ impl Loader {
         if !failure.is_broken()
             && let Some(file) = self.foreign(name)
         {
-            failure.found = SearchResult::Foreign(file);
+            failure.search = SearchResult::Foreign(file);
         }
         Err(failure)
     }
@@ -172,7 +172,7 @@ mod tests {
     fn the_projects_directory_is_tried_newest_first_and_bare_names_last() {
         let path = folder("candidates", &["libx-rdmav34.so"]);
         let loader = Loader::new(&[
-            SearchDir { path: PathBuf::from("/own"), origin: Origin::Own },
+            SearchDir { path: PathBuf::from("/own"), origin: Origin::Ferroverbs },
             SearchDir { path: path.clone(), origin: Origin::System },
         ]);
         let files: Vec<_> = loader.candidates("soft").collect();
@@ -189,7 +189,7 @@ mod tests {
     fn a_distributions_directory_is_not_read_before_something_is_looked_for_in_it() {
         let path = folder("lazy", &["libx-rdmav34.so"]);
         let loader = Loader::new(&[
-            SearchDir { path: PathBuf::from("/own"), origin: Origin::Own },
+            SearchDir { path: PathBuf::from("/own"), origin: Origin::Ferroverbs },
             SearchDir { path: path.clone(), origin: Origin::System },
         ]);
         let mut files = loader.candidates("soft");
@@ -207,7 +207,7 @@ mod tests {
         let path =
             folder("foreign", &["libnew-rdmav99.so", "libnewer-rdmav99.so", "libnew-rdmavx.so"]);
         let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::System }]);
-        let named = |name: &str| loader.load(name).expect_err("nothing to open").found;
+        let named = |name: &str| loader.load(name).expect_err("nothing to open").search;
         assert_eq!(named("new"), SearchResult::Foreign(path.join("libnew-rdmav99.so")));
         assert_eq!(named(path.join("libnew").to_str().expect("a name")), named("new"));
         assert_eq!(named("ne"), SearchResult::Nothing);
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn a_file_that_is_no_library_is_named_in_the_failure() {
         let path = folder("broken", &["libnothing-rdmav65.so"]);
-        let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::Own }]);
+        let loader = Loader::new(&[SearchDir { path: path.clone(), origin: Origin::Ferroverbs }]);
         let failure = loader.load("nothing").expect_err("not a library");
-        let SearchResult::Broken(file, error) = failure.found else { panic!("{failure:?}") };
+        let SearchResult::Broken(file, error) = failure.search else { panic!("{failure:?}") };
         assert_eq!(file, path.join("libnothing-rdmav65.so"));
         assert!(error.contains("too short"), "{error}");
         assert!(!loader.load("missing").expect_err("no such file").is_broken());
@@ -231,7 +231,7 @@ mod tests {
         const NAME: &str = "loader::tests::a_file_in_the_current_directory_is_no_plugin";
         if std::env::var_os("FV_LOADER_TEST_CHILD").is_some() {
             let failure = Loader::new(&[]).load("junk").expect_err("no such plugin");
-            assert!(matches!(failure.found, SearchResult::Nothing), "{failure:?}");
+            assert!(matches!(failure.search, SearchResult::Nothing), "{failure:?}");
             return;
         }
         // The current directory belongs to the whole process, so a child process loads the plugin.

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// Part of our tree, or named by the user: its drivers are meant for us.
-    Own,
+    Ferroverbs,
     /// The distribution's: its drivers serve kernel devices unless marked otherwise.
     System,
 }
@@ -91,11 +91,11 @@ impl SearchPaths {
         for folder in library_folders(library) {
             let own = folder.join("libibverbs");
             let is_system = system_plugins.contains(&own);
-            add(&mut plugins, own, if is_system { Origin::System } else { Origin::Own });
+            add(&mut plugins, own, if is_system { Origin::System } else { Origin::Ferroverbs });
             if let Some(prefix) = folder.parent().filter(|_| !only_wished) {
                 let own = prefix.join("etc/libibverbs.d");
                 let is_system = own == system_config;
-                add(&mut config, own, if is_system { Origin::System } else { Origin::Own });
+                add(&mut config, own, if is_system { Origin::System } else { Origin::Ferroverbs });
             }
         }
         if !only_wished {
@@ -125,7 +125,7 @@ fn library_folders(library: Option<&Path>) -> Vec<PathBuf> {
 
 fn add_list(places: &mut Vec<SearchDir>, list: Option<&str>) {
     for folder in list.unwrap_or_default().split(':').filter(|folder| !folder.is_empty()) {
-        add(places, PathBuf::from(folder), Origin::Own);
+        add(places, PathBuf::from(folder), Origin::Ferroverbs);
     }
 }
 
@@ -166,14 +166,14 @@ mod tests {
         assert_eq!(
             paths(&places.plugins),
             [
-                ("/opt/fv/lib/libibverbs", Origin::Own),
+                ("/opt/fv/lib/libibverbs", Origin::Ferroverbs),
                 ("/usr/lib/x86_64-linux-gnu/libibverbs", Origin::System)
             ]
         );
         assert_eq!(
             paths(&places.config),
             [
-                ("/opt/fv/etc/libibverbs.d", Origin::Own),
+                ("/opt/fv/etc/libibverbs.d", Origin::Ferroverbs),
                 (ETC, Origin::System),
                 (PACKAGED_CONFIG, Origin::System)
             ]
@@ -209,8 +209,8 @@ mod tests {
     fn environment_settings_replace_the_configuration_and_precede_the_plugins() {
         let wishes = SearchSettings { config: Some("/a:/b".into()), plugins: Some("/p".into()) };
         let places = places("/opt/fv/lib/libibverbs.so.1", &wishes);
-        assert_eq!(paths(&places.config), [("/a", Origin::Own), ("/b", Origin::Own)]);
-        assert_eq!(paths(&places.plugins)[0], ("/p", Origin::Own));
+        assert_eq!(paths(&places.config), [("/a", Origin::Ferroverbs), ("/b", Origin::Ferroverbs)]);
+        assert_eq!(paths(&places.plugins)[0], ("/p", Origin::Ferroverbs));
         assert_eq!(places.plugins.len(), 3);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) type Table = ferroverbs_cm_calls;
 #[repr(transparent)]
 pub(crate) struct Shared(UnsafeCell<Table>);
 
-// SAFETY: the table consists of words; each is written at once (`put`) and read at once.
+// SAFETY: the table consists of words; each is written at once (`store_pointer`) and read at once.
 unsafe impl Sync for Shared {}
 
 /// The library's own function for a name.
@@ -246,7 +246,7 @@ fn load_layers() {
     ONCE.call_once(|| {
         let top = layer_chain(OWN, &active());
         for at in 0..ENTRIES {
-            put(at, entry(&top, at));
+            store_pointer(at, entry(&top, at));
         }
     });
 }
@@ -258,7 +258,7 @@ fn entry(table: &Table, at: usize) -> usize {
     unsafe { std::ptr::from_ref(table).cast::<usize>().add(at).read() }
 }
 
-fn put(at: usize, function: usize) {
+fn store_pointer(at: usize, function: usize) {
     debug_assert!(at < ENTRIES);
     // SAFETY: a word of the table, which lives as long as the process.
     unsafe { AtomicUsize::from_ptr(TABLE.0.get().cast::<usize>().add(at)) }
@@ -304,7 +304,7 @@ fn active() -> Vec<&'static ferroverbs_cm_layer> {
     let text = value.to_string_lossy();
     let library = dl::file_of(load_layers as fn() as *const c_void);
     let mut found = vec![];
-    for name in layers::names(&text).into_iter().take(layers::MOST) {
+    for name in layers::split_names(&text).into_iter().take(layers::MOST) {
         let Ok(plugin) = layers::open(name, library.as_deref()) else { continue };
         let table = layers::table::<ferroverbs_cm_layer>(&plugin, CM_LAYER_SYMBOL);
         match table.map(|table| table.and_then(check)) {

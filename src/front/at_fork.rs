@@ -27,7 +27,8 @@ thread_local! {
 /// From now on forks wait for the front-end's locks. To be called once.
 pub(crate) fn register() {
     // SAFETY: functions of this library; glibc removes them if the library is unloaded.
-    let result = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    let result =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     if result != 0 {
         // ENOMEM: as without it, only a fork at a bad moment is at risk.
         notice!(
@@ -54,7 +55,7 @@ impl Drop for Listing {
     }
 }
 
-extern "C" fn before() {
+extern "C" fn before_fork() {
     let list = (!LISTING.get()).then(list::hold);
     let all = HeldLocks {
         _list: list,
@@ -69,6 +70,6 @@ extern "C" fn before() {
 }
 
 /// In the parent and in the child.
-extern "C" fn after() {
+extern "C" fn after_fork() {
     let _ = HELD.try_with(RefCell::take);
 }

@@ -145,8 +145,8 @@ impl Context {
         let mut context = Self(NonNull::new(context).ok_or(Errno::EINVAL)?);
         // SAFETY: non-NULL, and live by the contract above.
         let mut abi_compat = unsafe { (*context.as_ptr()).abi_compat };
-        if core::ptr::eq(abi_compat, Shadow::mark()) {
-            // SAFETY: only shadows have the mark; each names a context with the same lifetime.
+        if core::ptr::eq(abi_compat, Shadow::unique_address()) {
+            // SAFETY: only shadows have the tag; each names a context with the same lifetime.
             let real = unsafe { (*context.as_ptr().cast::<ibv_context_1_0>()).real_context };
             context = Self(NonNull::new(real).ok_or(Errno::EINVAL)?);
             // SAFETY: non-NULL, and live (see above).
@@ -189,7 +189,7 @@ impl Context {
     }
 
     fn private_slot(self) -> *mut ContextState {
-        let slot = self.slot_before(before(offset_of!(verbs_context, priv_)));
+        let slot = self.slot_before(distance_to_context(offset_of!(verbs_context, priv_)));
         // SAFETY: every generation has the slot at the same distance; only the front-end writes it.
         unsafe { *slot }.cast()
     }
@@ -210,7 +210,7 @@ impl Context {
     /// Stores a front-end function in the extended context. `field` is the offset in the newest
     /// `verbs_context`.
     fn store_extended(self, field: usize, function: *mut c_void) {
-        let distance = before(field);
+        let distance = distance_to_context(field);
         if distance <= self.private().generation.context_offset {
             // SAFETY: within the extended context of this generation (checked).
             unsafe { store(self.slot_before(distance), function) };
@@ -279,9 +279,9 @@ impl Context {
             (*raw).async_fd = -1;
             libc::pthread_mutex_init(&raw mut (*raw).mutex, core::ptr::null());
             (*raw).abi_compat = core::ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED);
-            let sz = this.slot_before(before(offset_of!(verbs_context, sz)));
+            let sz = this.slot_before(distance_to_context(offset_of!(verbs_context, sz)));
             sz.cast::<usize>().write(size);
-            let slot = this.slot_before(before(offset_of!(verbs_context, priv_)));
+            let slot = this.slot_before(distance_to_context(offset_of!(verbs_context, priv_)));
             slot.write(Box::into_raw(private).cast());
         }
         this
@@ -291,12 +291,13 @@ impl Context {
     ///
     /// # Safety
     /// The context is not used through the front-end afterwards.
-    pub(crate) unsafe fn forget(self) {
+    pub(crate) unsafe fn free_private_block(self) {
         let private = self.private_slot();
         // SAFETY: the slot exists in each generation; the block came from Box::into_raw in `init`
         // and is dropped once, as the slot is cleared first.
         unsafe {
-            self.slot_before(before(offset_of!(verbs_context, priv_))).write(core::ptr::null_mut());
+            self.slot_before(distance_to_context(offset_of!(verbs_context, priv_)))
+                .write(core::ptr::null_mut());
             drop(Box::from_raw(private));
         }
     }
@@ -320,7 +321,7 @@ impl Context {
             ),
         ] {
             // SAFETY: every generation has both slots at these distances.
-            let function = unsafe { self.slot_before(before(from)).read() };
+            let function = unsafe { self.slot_before(distance_to_context(from)).read() };
             self.store_extended(to, function);
         }
         let ops = offset_of!(ibv_context, ops);
@@ -337,29 +338,29 @@ impl Context {
 }
 
 /// The context of a libibverbs 1.0 binary, with room for a whole `ibv_context`. Functions without a
-/// version for such binaries recognise the mark at the offset of `abi_compat`.
+/// version for such binaries recognise the tag at the offset of `abi_compat`.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Shadow {
     /// The structure of the binary.
     pub(crate) context: ibv_context_1_0,
     room: [u8; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()],
-    mark: *mut c_void,
+    tag: *mut c_void,
 }
 
-const _: () = assert!(offset_of!(Shadow, mark) == offset_of!(ibv_context, abi_compat));
+const _: () = assert!(offset_of!(Shadow, tag) == offset_of!(ibv_context, abi_compat));
 
 impl Shadow {
     /// A complete shadow.
     pub(crate) fn new(context: ibv_context_1_0) -> Self {
         let room = [0; offset_of!(ibv_context, abi_compat) - size_of::<ibv_context_1_0>()];
-        Self { context, room, mark: Self::mark() }
+        Self { context, room, tag: Self::unique_address() }
     }
 
     /// A unique address.
-    fn mark() -> *mut c_void {
-        static MARK: u8 = 0;
-        (&raw const MARK).cast_mut().cast()
+    fn unique_address() -> *mut c_void {
+        static TAG: u8 = 0;
+        (&raw const TAG).cast_mut().cast()
     }
 }
 
@@ -379,7 +380,7 @@ pub(crate) struct FrontEnd {
 
 /// Distance of a field of the newest `verbs_context` in front of its `ibv_context`; the same in
 /// every generation that has the field.
-const fn before(field: usize) -> usize {
+const fn distance_to_context(field: usize) -> usize {
     offset_of!(verbs_context, context) - field
 }
 
@@ -441,7 +442,7 @@ mod tests {
             let dummies: *const usize = (&raw const super::super::dummies::DUMMIES).cast();
             let mut entries = table.iter();
             for (op, info) in OPS.iter().enumerate() {
-                let entry = if info.since <= generation.variant {
+                let entry = if info.first_variant <= generation.variant {
                     *entries.next().expect("an entry")
                 } else {
                     0

@@ -11,7 +11,8 @@ use abi::{verbs_device, verbs_device_ops, verbs_sysfs_dev};
 use super::ext;
 use cface::{Errno, mem};
 
-/// A live device. Copies are the same reference; [`Device::hold`] and [`Device::put`] count.
+/// A live device. Copies are the same reference; [`Device::add_reference`] and
+/// [`Device::drop_reference`] count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Device(NonNull<verbs_device>);
 
@@ -53,7 +54,7 @@ impl Device {
     }
 
     /// Takes a reference.
-    pub(crate) fn hold(self) {
+    pub(crate) fn add_reference(self) {
         // Relaxed: the caller has a reference already, nothing is published by taking another.
         self.count().fetch_add(1, Ordering::Relaxed);
     }
@@ -62,7 +63,7 @@ impl Device {
     ///
     /// # Safety
     /// The caller owns a reference and does not use the value again.
-    pub(crate) unsafe fn put(self) {
+    pub(crate) unsafe fn drop_reference(self) {
         // Release pairs with the acquire below: uses by others happen before the device is freed.
         if self.count().fetch_sub(1, Ordering::Release) != 1 {
             return;
@@ -71,7 +72,7 @@ impl Device {
         // The provider expects its kernel device to be gone first.
         // SAFETY: the structure came from calloc, and the last reference to its device is gone.
         unsafe { mem::free(self.sysfs().cast()) };
-        ext::forget(self);
+        ext::remove_device(self);
         // SAFETY: ops are constant data of a plugin that is never unloaded.
         if let Some(uninit) = unsafe { (*self.ops()).uninit_device } {
             // SAFETY: no reference is left.
@@ -111,14 +112,14 @@ mod tests {
         let raw = testing::device(&OPS);
         // SAFETY: live, with one reference that belongs to the test.
         let device = unsafe { Device::new(raw.as_ptr()) }.expect("not NULL");
-        device.hold();
-        device.hold();
+        device.add_reference();
+        device.add_reference();
         // SAFETY: three references were taken, three are given back; nothing is used afterwards.
         unsafe {
-            device.put();
-            device.put();
+            device.drop_reference();
+            device.drop_reference();
             assert_eq!(ENDED.load(Ordering::Relaxed), 0);
-            device.put();
+            device.drop_reference();
         }
         assert_eq!(ENDED.load(Ordering::Relaxed), 1);
     }

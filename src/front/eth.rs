@@ -51,7 +51,7 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     // A local destination has a route to the loopback interface, but the frame needs the source
     // interface's address.
     let link = routing.link(interface).map_err(|_| Errno::EHOSTUNREACH)?;
-    let mac = match route.kind {
+    let mac = match route.route_type {
         RouteType::BlackHole | RouteType::Unreachable | RouteType::Prohibit | RouteType::Throw => {
             return Err(Errno::ENETUNREACH);
         }

@@ -42,7 +42,7 @@ pub(crate) fn hold() -> Guard {
 const MAX_ANNOUNCED: usize = 64;
 
 /// Remembers a device.
-pub(crate) fn remember(
+pub(crate) fn record_device(
     device: Device,
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
@@ -53,7 +53,7 @@ pub(crate) fn remember(
 }
 
 /// The device's last reference is gone.
-pub(crate) fn forget(device: Device) {
+pub(crate) fn remove_device(device: Device) {
     let mut devices = DEVICES.lock();
     devices.retain(|entry| entry.device != device.as_ptr().addr());
 }

@@ -50,8 +50,8 @@ const SETTING: &str = "FERROVERBS_PROVIDER_RELEASE";
 
 /// The releases of the setting. An invalid setting causes one line on stderr, once.
 pub(crate) fn reported() -> &'static [u32] {
-    static TOLD: OnceCell<Vec<u32>> = OnceCell::new();
-    TOLD.get_or_init(|| {
+    static REPORTED: OnceCell<Vec<u32>> = OnceCell::new();
+    REPORTED.get_or_init(|| {
         let Some(value) = env::trusted(SETTING) else { return Vec::new() };
         let text = value.to_string_lossy();
         parse(&text).unwrap_or_else(|| {

@@ -2,11 +2,11 @@
 //! (docs/reference/layers.md).
 //!
 //! Each layer of a context has two tables of operations: `next` holds the functions beneath the
-//! layer, and `mine` the layer's replacements. The topmost functions are in the usual places: the
-//! context's own table and the slots that inline functions read. So a call has no extra cost, and
-//! without layers everything is unchanged. A function that a provider installs later goes beneath
-//! the chain. Locks: `INSTALLING` covers every change of a chain; `OperationsTable` entries are
-//! loaded and stored atomically.
+//! layer, and `operations` the layer's replacements. The topmost functions are in the usual places:
+//! the context's own table and the slots that inline functions read. So a call has no extra cost,
+//! and without layers everything is unchanged. A function that a provider installs later goes
+//! beneath the chain. Locks: `INSTALLING` covers every change of a chain; `OperationsTable` entries
+//! are loaded and stored atomically.
 //!
 //! Map of this file: `Chain`, the layers of a context; `OperationsTable`, the operations of a
 //! layer; the loading of layers; tests.
@@ -53,7 +53,7 @@ pub(super) fn hold() -> Guard {
 struct Level {
     layer: &'static ferroverbs_layer,
     next: Box<OperationsTable>,
-    mine: Box<OperationsTable>,
+    operations: Box<OperationsTable>,
     /// Whether the layer accepted the device.
     attached: AtomicBool,
 }
@@ -95,7 +95,7 @@ impl Chain {
         let level = |layer| Level {
             layer,
             next: OperationsTable::empty(),
-            mine: OperationsTable::empty(),
+            operations: OperationsTable::empty(),
             attached: AtomicBool::new(false),
         };
         // The list begins at the program, the chain at the provider.
@@ -114,7 +114,7 @@ impl Chain {
     fn raise(&self, from: usize, op: usize, function: *mut c_void, top: impl FnOnce(*mut c_void)) {
         for level in self.levels.iter().skip(from) {
             level.next.set(op, function);
-            if !level.mine.get(op).is_null() {
+            if !level.operations.get(op).is_null() {
                 return;
             }
         }
@@ -127,7 +127,8 @@ impl Chain {
             let Some(attach) = level.layer.attach else { continue };
             // SAFETY: a layer's function with an open context and its two tables of this
             // generation, which live as long as the context.
-            let error = unsafe { attach(context.as_ptr(), level.next.0.get(), level.mine.0.get()) };
+            let error =
+                unsafe { attach(context.as_ptr(), level.next.0.get(), level.operations.0.get()) };
             if error != 0 {
                 let error = std::io::Error::from_raw_os_error(error.wrapping_abs());
                 let name = name_of(level.layer);
@@ -135,7 +136,7 @@ impl Chain {
                     "Warning: the layer {name} does not go with this device ({error}); left out"
                 );
                 for op in 0..OP_COUNT {
-                    level.mine.set(op, core::ptr::null_mut());
+                    level.operations.set(op, core::ptr::null_mut());
                 }
                 continue;
             }
@@ -146,7 +147,7 @@ impl Chain {
             }
             let _guard = INSTALLING.lock();
             for op in 0..OP_COUNT {
-                let mine = level.mine.get(op);
+                let mine = level.operations.get(op);
                 if !mine.is_null() {
                     self.raise(index + 1, op, mine, |top| context.install_one(op, top));
                 }
@@ -243,7 +244,7 @@ fn active() -> &'static [&'static ferroverbs_layer] {
     ACTIVE.get_or_init(|| {
         let Some(value) = env::trusted(SETTING) else { return Vec::new() };
         let text = value.to_string_lossy();
-        let mut names = layers::names(&text);
+        let mut names = layers::split_names(&text);
         if names.len() > layers::MOST {
             notice!(
                 "Warning: {SETTING} names {} layers; the first {} are used",

@@ -72,7 +72,7 @@ pub(crate) fn devices() -> Result<Vec<Device>, Errno> {
     state.refresh()?;
     let devices: Vec<Device> = state.kernel.iter().chain(&state.announced).copied().collect();
     for device in &devices {
-        device.hold();
+        device.add_reference();
     }
     Ok(devices)
 }
@@ -101,7 +101,7 @@ impl ListState {
                 }
                 None => {
                     // SAFETY: the list's own reference.
-                    unsafe { device.put() };
+                    unsafe { device.drop_reference() };
                     false
                 }
             }
@@ -167,7 +167,7 @@ impl ListState {
                 }
                 None => {
                     // SAFETY: the list's own reference.
-                    unsafe { device.put() };
+                    unsafe { device.drop_reference() };
                     false
                 }
             }
@@ -204,7 +204,7 @@ impl ListState {
         }
         match matching::choose(sysfs_dev, &registry::drivers()) {
             Ok((device, sysfs_dev)) => {
-                ext::remember(device, *info, ext, sysfs_dev);
+                ext::record_device(device, *info, ext, sysfs_dev);
                 Some(device)
             }
             Err(_) => {
@@ -290,7 +290,7 @@ fn create_announced(
     info: ferroverbs_device_info,
     ext: &'static ferroverbs_plugin_ext,
 ) -> Option<Device> {
-    let driver = registry::find(ext.device_ops)?;
+    let driver = registry::find_driver(ext.device_ops)?;
     let mut sysfs_dev = announced_entry(&info)?;
     sysfs_dev.get_mut().abi_ver = driver.ops.match_min_abi_version;
     let names = Names::of(sysfs_dev.get());
@@ -308,7 +308,7 @@ fn create_announced(
     // SAFETY: the plugin's new device, not published yet.
     match unsafe { matching::complete(raw, driver.ops, &names) } {
         Some(device) => {
-            ext::remember(device, info, ext, sysfs_dev);
+            ext::record_device(device, info, ext, sysfs_dev);
             Some(device)
         }
         None => {
@@ -420,7 +420,7 @@ mod tests {
         assert!(device.sysfs.is_null());
         assert!(ext::of_device(first).is_some_and(|found| core::ptr::eq(found, &raw const EXT)));
 
-        first.hold();
+        first.add_reference();
         state.refresh_announced(&[&EXT], &[]);
         assert_eq!(state.announced, [first, second]);
 
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!(ENDED.load(Ordering::Relaxed), 1);
         assert!(ext::info(first).is_some() && ext::info(second).is_none());
         // SAFETY: the reference taken above, given back once.
-        unsafe { first.put() };
+        unsafe { first.drop_reference() };
         assert_eq!(ENDED.load(Ordering::Relaxed), 2);
         assert!(ext::info(first).is_none());
 

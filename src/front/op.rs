@@ -26,7 +26,7 @@ pub(crate) enum Slot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpInfo {
     /// First variant whose table contains the operation.
-    pub(crate) since: Variant,
+    pub(crate) first_variant: Variant,
     /// The additional slot of its pointer.
     pub(crate) slot: Slot,
 }
@@ -44,7 +44,7 @@ macro_rules! slot {
 }
 
 macro_rules! operations {
-    ($($name:ident $since:ident $($slot:ident)+;)*) => {
+    ($($name:ident $first_variant:ident $($slot:ident)+;)*) => {
         /// An operation, numbered as in the newest table.
         #[allow(dead_code, reason = "most are only ever reached by their number")]
         #[repr(u8)]
@@ -58,7 +58,7 @@ macro_rules! operations {
 
         /// All operations, indexed by [`Op`].
         pub(crate) static OPS: [OpInfo; OP_COUNT] = [
-            $(OpInfo { since: Variant::$since, slot: slot!($($slot)+) },)*
+            $(OpInfo { first_variant: Variant::$first_variant, slot: slot!($($slot)+) },)*
         ];
 
         /// Names, indexed by [`Op`].
@@ -172,5 +172,5 @@ unimport_pd V34a private;}
 /// Canonical numbers of the operations in a generation's table, in its order.
 pub(crate) fn operations(generation: &Generation) -> impl Iterator<Item = usize> {
     let variant = generation.variant;
-    (0..OP_COUNT).filter(move |&op| OPS.get(op).is_some_and(|info| info.since <= variant))
+    (0..OP_COUNT).filter(move |&op| OPS.get(op).is_some_and(|info| info.first_variant <= variant))
 }

@@ -146,14 +146,14 @@ impl Plugins {
             };
             let (idle, queried): (Vec<_>, Vec<_>) = setup
                 .directives()
-                .filter(|(origin, directive)| *origin == Origin::Own || directive.announces)
+                .filter(|(origin, directive)| *origin == Origin::Ferroverbs || directive.announces)
                 .map(|(_, directive)| directive)
                 .partition(|directive| idle(directive));
             self.postponed = idle.into_iter().map(|directive| directive.name.clone()).collect();
             let queried = queried.into_iter().map(|directive| &directive.name);
             let names: Vec<String> = setup.requested.iter().chain(queried).cloned().collect();
             for (place, contents) in &setup.config {
-                if place.origin == Origin::Own {
+                if place.origin == Origin::Ferroverbs {
                     contents
                         .iter()
                         .flat_map(|contents| &contents.ignored)
@@ -251,7 +251,7 @@ impl Plugins {
             );
         }
         let own = self.setup.iter().flat_map(|setup| &setup.config);
-        let own = own.map(|(place, _)| place).find(|place| place.origin == Origin::Own);
+        let own = own.map(|(place, _)| place).find(|place| place.origin == Origin::Ferroverbs);
         match own {
             Some(place) => format!(
                 "no RDMA device: {kernel}, and no file in {} enables a software device",
@@ -274,7 +274,7 @@ impl Plugins {
                 // SAFETY: the symbol's documented type; constant data of a plugin that is never
                 // closed.
                 let ext = unsafe { ext::adopt(address) };
-                if registry::find(ext.device_ops).is_none() {
+                if registry::find_driver(ext.device_ops).is_none() {
                     notice!(
                         "Warning: {}: its {} names a driver that it did not register; ignored",
                         plugin.file().display(),
@@ -315,7 +315,7 @@ mod tests {
             driver: driver.to_owned(),
             folders: Vec::new(),
             generations: Vec::new(),
-            found,
+            search: found,
         };
         assert!(is_missed(&failure("rxe", SearchResult::Nothing), &["rxe"]));
         assert!(!is_missed(&failure("mana", SearchResult::Nothing), &["rxe"]));

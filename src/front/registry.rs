@@ -47,7 +47,7 @@ pub(crate) fn drivers() -> Vec<Driver> {
 }
 
 /// The driver that registered this table.
-pub(crate) fn find(ops: *const verbs_device_ops) -> Option<Driver> {
+pub(crate) fn find_driver(ops: *const verbs_device_ops) -> Option<Driver> {
     drivers().into_iter().find(|driver| core::ptr::eq(driver.ops, ops))
 }
 

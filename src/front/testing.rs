@@ -74,7 +74,7 @@ impl TestContext {
 impl Drop for TestContext {
     fn drop(&mut self) {
         // SAFETY: the test is over.
-        unsafe { self.context.forget() };
+        unsafe { self.context.free_private_block() };
         // SAFETY: allocated in new; the context in it is forgotten.
         unsafe { mem::free(self.memory.as_ptr()) };
         // SAFETY: allocated in new, and the context is forgotten.

@@ -31,14 +31,14 @@ const FENCE_BYTE: u8 = 0xa5;
 struct FencedMemory<T> {
     words: Vec<u64>,
     size: usize,
-    of: PhantomData<T>,
+    value_type: PhantomData<T>,
 }
 
 impl<T> FencedMemory<T> {
     /// With so many bytes.
     fn sized(size: usize) -> Self {
         let bytes = size.max(size_of::<T>()) + FENCE;
-        let mut room = Self { words: vec![0; bytes.div_ceil(8)], size, of: PhantomData };
+        let mut room = Self { words: vec![0; bytes.div_ceil(8)], size, value_type: PhantomData };
         let end = room.words.len() * 8;
         // SAFETY: within the memory of the words.
         unsafe {
@@ -80,7 +80,7 @@ impl<T> Drop for FencedMemory<T> {
 
 /// Only a panic has this result, because the C boundary maps panics to it and the fuzzed kernel
 /// never returns it.
-fn well<R: Ret + PartialEq + core::fmt::Debug>(result: R) {
+fn assert_no_panic<R: Ret + PartialEq + core::fmt::Debug>(result: R) {
     assert_ne!(result, R::fail(Errno::EIO));
 }
 
@@ -134,7 +134,7 @@ pub fn commands(cmd_fd: c_int, next: &dyn Fn() -> u64) {
     drop(session);
     // SAFETY: the context is no longer used; both allocations were made above.
     unsafe {
-        context.forget();
+        context.free_private_block();
         mem::free(memory.as_ptr());
         mem::free(device.as_ptr().cast());
     }
@@ -184,7 +184,7 @@ impl Session<'_> {
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
                     let none = core::ptr::null_mut();
-                    well(cmd::context::get_context::<65>(
+                    assert_no_panic(cmd::context::get_context::<65>(
                         verbs,
                         cmd.raw(),
                         cmd_size,
@@ -193,13 +193,13 @@ impl Session<'_> {
                         resp_size,
                     ));
                 }
-                1 => well(cmd::context::query_context(context, core::ptr::null_mut())),
+                1 => assert_no_panic(cmd::context::query_context(context, core::ptr::null_mut())),
                 2 => {
                     let (mut attr, attr_size) = self.room();
                     let (mut resp, mut used) = self.room();
                     let wanted = (self.next)() & 1 != 0;
                     let resp = if wanted { resp.raw() } else { core::ptr::null_mut() };
-                    well(cmd::device::query_device_any(
+                    assert_no_panic(cmd::device::query_device_any(
                         context,
                         core::ptr::null(),
                         attr.raw(),
@@ -211,11 +211,17 @@ impl Session<'_> {
                 3 => {
                     let mut attr = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
-                    well(cmd::device::query_port(context, 1, attr.raw(), cmd.raw(), cmd_size));
+                    assert_no_panic(cmd::device::query_port(
+                        context,
+                        1,
+                        attr.raw(),
+                        cmd.raw(),
+                        cmd_size,
+                    ));
                 }
                 4 => {
                     let mut speed = FencedMemory::new();
-                    well(cmd::device::query_port_speed(context, 1, speed.raw()));
+                    assert_no_panic(cmd::device::query_port_speed(context, 1, speed.raw()));
                 }
                 5 => {
                     let most = (self.next)() as usize % 5;
@@ -232,14 +238,18 @@ impl Session<'_> {
                 7 => {
                     let mut caps: FencedMemory<ibv_comp_cntr_caps> = FencedMemory::new();
                     let size = caps.size;
-                    well(cmd::comp_cntr::query_caps(context, caps.raw(), size));
+                    assert_no_panic(cmd::comp_cntr::query_caps(context, caps.raw(), size));
                 }
                 _ => {
                     let (mut counter, mut value) =
                         (FencedMemory::<ibv_comp_cntr>::new(), FencedMemory::new());
                     (*counter.raw()).context = context;
-                    well(cmd::comp_cntr::create(context, counter.raw(), core::ptr::null_mut()));
-                    well(cmd::comp_cntr::read(counter.raw(), value.raw()));
+                    assert_no_panic(cmd::comp_cntr::create(
+                        context,
+                        counter.raw(),
+                        core::ptr::null_mut(),
+                    ));
+                    assert_no_panic(cmd::comp_cntr::read(counter.raw(), value.raw()));
                 }
             }
         }
@@ -258,7 +268,7 @@ impl Session<'_> {
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
                     let none = core::ptr::null_mut();
-                    well(cmd::cq::create_cq(
+                    assert_no_panic(cmd::cq::create_cq(
                         context,
                         number as c_int,
                         none,
@@ -277,7 +287,7 @@ impl Session<'_> {
                     let (mut resp, resp_size) = self.room();
                     let none = core::ptr::null_mut();
                     let mut chain = Provider::new(number);
-                    well(cmd::cq::create_cq_ex2(
+                    assert_no_panic(cmd::cq::create_cq_ex2(
                         context,
                         attr.raw(),
                         none,
@@ -293,7 +303,7 @@ impl Session<'_> {
                 11 => {
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::cq::resize_cq(
+                    assert_no_panic(cmd::cq::resize_cq(
                         cq,
                         number as c_int,
                         cmd.raw(),
@@ -313,7 +323,7 @@ impl Session<'_> {
                     });
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::qp::create_qp(
+                    assert_no_panic(cmd::qp::create_qp(
                         pd,
                         qp.cast(),
                         attr.raw(),
@@ -337,7 +347,7 @@ impl Session<'_> {
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
                     let mut chain = Provider::new(number);
-                    well(cmd::qp::create_qp_ex2(
+                    assert_no_panic(cmd::qp::create_qp_ex2(
                         context,
                         qp,
                         attr.raw(),
@@ -351,7 +361,7 @@ impl Session<'_> {
                 14 => {
                     let (mut attr, mut init) = (FencedMemory::new(), FencedMemory::new());
                     let (mut cmd, cmd_size) = self.room();
-                    well(cmd::qp_modify::query_qp(
+                    assert_no_panic(cmd::qp_modify::query_qp(
                         qp.cast(),
                         attr.raw(),
                         1,
@@ -364,7 +374,7 @@ impl Session<'_> {
                     let mut attr = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::srq::create_srq(
+                    assert_no_panic(cmd::srq::create_srq(
                         pd,
                         srq.cast(),
                         attr.raw(),
@@ -374,7 +384,12 @@ impl Session<'_> {
                         resp_size,
                     ));
                     let (mut attr, (mut cmd, cmd_size)) = (FencedMemory::new(), self.room());
-                    well(cmd::srq::query_srq(srq.cast(), attr.raw(), cmd.raw(), cmd_size));
+                    assert_no_panic(cmd::srq::query_srq(
+                        srq.cast(),
+                        attr.raw(),
+                        cmd.raw(),
+                        cmd_size,
+                    ));
                 }
                 16 => {
                     let mut attr: FencedMemory<ibv_wq_init_attr> = FencedMemory::new();
@@ -382,7 +397,7 @@ impl Session<'_> {
                     let mut wq = FencedMemory::new();
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::wq::create_wq(
+                    assert_no_panic(cmd::wq::create_wq(
                         context,
                         attr.raw(),
                         wq.raw(),
@@ -402,7 +417,7 @@ impl Session<'_> {
                     });
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::srq::create_srq_ex(
+                    assert_no_panic(cmd::srq::create_srq_ex(
                         context,
                         srq,
                         attr.raw(),
@@ -426,7 +441,7 @@ impl Session<'_> {
                 18 => {
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::pd::alloc_pd(
+                    assert_no_panic(cmd::pd::alloc_pd(
                         context,
                         pd,
                         cmd.raw(),
@@ -439,7 +454,7 @@ impl Session<'_> {
                     let at: *mut c_void = core::ptr::without_provenance_mut(0x1000);
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::mr::reg_mr(
+                    assert_no_panic(cmd::mr::reg_mr(
                         pd,
                         at,
                         4096,
@@ -452,10 +467,19 @@ impl Session<'_> {
                         resp_size,
                     ));
                 }
-                20 => well(cmd::mr::query_mr(pd, mr, number as u32)),
+                20 => assert_no_panic(cmd::mr::query_mr(pd, mr, number as u32)),
                 21 => {
                     let mut chain = Provider::new(number);
-                    well(cmd::mr::reg_dmabuf_mr(pd, 0, 4096, number, 3, 1, mr, chain.raw()));
+                    assert_no_panic(cmd::mr::reg_dmabuf_mr(
+                        pd,
+                        0,
+                        4096,
+                        number,
+                        3,
+                        1,
+                        mr,
+                        chain.raw(),
+                    ));
                 }
                 22 => {
                     let attr = ibv_alloc_dm_attr {
@@ -464,9 +488,14 @@ impl Session<'_> {
                     };
                     let (mut dm, mut chain) =
                         (FencedMemory::<verbs_dm>::new(), Provider::new(number));
-                    well(cmd::dm::alloc_dm(context, &raw const attr, dm.raw(), chain.raw()));
+                    assert_no_panic(cmd::dm::alloc_dm(
+                        context,
+                        &raw const attr,
+                        dm.raw(),
+                        chain.raw(),
+                    ));
                     let none = core::ptr::null_mut();
-                    well(cmd::dm::reg_dm_mr(pd, dm.raw(), 0, 8, 1, mr, none));
+                    assert_no_panic(cmd::dm::reg_dm_mr(pd, dm.raw(), 0, 8, 1, mr, none));
                 }
                 _ => {
                     let mut counters: FencedMemory<verbs_counters> = FencedMemory::new();
@@ -474,7 +503,7 @@ impl Session<'_> {
                     let count = number % 5;
                     let mut values: FencedMemory<u64> = FencedMemory::sized(count as usize * 8);
                     let none = core::ptr::null_mut();
-                    well(cmd::counters::read_counters(
+                    assert_no_panic(cmd::counters::read_counters(
                         counters.raw(),
                         values.raw(),
                         count as u32,
@@ -507,14 +536,14 @@ impl Session<'_> {
                     (*first).next = first.add(1);
                     (*first.add(1)).next = first.add(2);
                     let mut bad = core::ptr::null_mut();
-                    well(cmd::post::post_recv(qp, first, &raw mut bad));
+                    assert_no_panic(cmd::post::post_recv(qp, first, &raw mut bad));
                     let at = (bad.addr().wrapping_sub(first.addr())) / size_of::<ibv_recv_wr>();
                     assert!(bad.is_null() || at < 3, "a request that is none of the list");
                 }
                 26 => {
                     let (mut ah, mut attr) = (FencedMemory::<ibv_ah>::new(), FencedMemory::new());
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::ah::create_ah(
+                    assert_no_panic(cmd::ah::create_ah(
                         self.pd.raw(),
                         ah.raw(),
                         attr.raw(),
@@ -525,13 +554,13 @@ impl Session<'_> {
                 _ => {
                     // Inline code of rdma-core sends its own commands this way, repeatedly.
                     let mut provider = Provider::new(number);
-                    well(cmd::execute::execute_ioctl(context, provider.raw()));
+                    assert_no_panic(cmd::execute::execute_ioctl(context, provider.raw()));
                     let (mut xrcd, mut attr) =
                         (FencedMemory::<verbs_xrcd>::new(), FencedMemory::new());
                     let size = size_of::<verbs_xrcd>() as c_int;
                     let (mut cmd, cmd_size) = self.room();
                     let (mut resp, resp_size) = self.room();
-                    well(cmd::xrcd::open_xrcd(
+                    assert_no_panic(cmd::xrcd::open_xrcd(
                         context,
                         xrcd.raw(),
                         size,

@@ -81,11 +81,11 @@ verb! {
         let (cmd_fd, async_fd) = unsafe { ((*raw).cmd_fd, (*raw).async_fd) };
         let (device, emulation) = (context.device(), context.private().emulation);
         // SAFETY: the caller promises that nobody uses the context any more.
-        unsafe { context.forget() };
+        unsafe { context.free_private_block() };
         close_cmd_fd(emulation, cmd_fd);
         fd::close(async_fd);
         // SAFETY: the reference that init_and_alloc took.
-        unsafe { Device::new(device)?.put() };
+        unsafe { Device::new(device)?.drop_reference() };
         Ok(())
     }
 }
@@ -114,7 +114,7 @@ unsafe fn init_and_alloc_inner(
     let device = unsafe { Device::new(device)? };
     // A driver's own number decides; a device that a plugin made by itself has no registered
     // driver.
-    let generation = registry::find(device.ops())
+    let generation = registry::find_driver(device.ops())
         .and_then(|driver| driver.generation())
         .filter(|generation| generation.pabi == pabi)
         .or_else(|| generation::of_pabi(pabi))
@@ -134,7 +134,7 @@ unsafe fn init_and_alloc_inner(
         private.emulation.is_some() || opening::takes_wrapped_writes(cmd_fd, driver_id),
         core::sync::atomic::Ordering::Relaxed,
     );
-    device.hold();
+    device.add_reference();
     // SAFETY: fresh zeroed memory with the extended context in front (checked); a live device.
     let context = unsafe { Context::init(context, device.as_ptr(), cmd_fd, Box::new(private)) };
     // SAFETY: the canonical table of the newest generation.

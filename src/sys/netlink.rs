@@ -28,13 +28,13 @@ pub(crate) struct Socket(netlink_sys::Socket);
 /// One request or answer: its type and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    pub(crate) kind: u16,
+    pub(crate) message_type: u16,
     pub(crate) body: Vec<u8>,
 }
 
 impl NetlinkSerializable for Message {
     fn message_type(&self) -> u16 {
-        self.kind
+        self.message_type
     }
 
     fn buffer_len(&self) -> usize {
@@ -53,7 +53,7 @@ impl NetlinkDeserializable for Message {
     type Error = Infallible;
 
     fn deserialize(header: &NetlinkHeader, payload: &[u8]) -> Result<Self, Infallible> {
-        Ok(Self { kind: header.message_type, body: payload.to_vec() })
+        Ok(Self { message_type: header.message_type, body: payload.to_vec() })
     }
 }
 
@@ -263,7 +263,8 @@ mod tests {
 
     #[test]
     fn a_datagram_carries_messages_errors_and_an_end() {
-        let message = |kind, body: &[u8]| emit(Message { kind, body: body.to_vec() }, 0);
+        let message =
+            |kind, body: &[u8]| emit(Message { message_type: kind, body: body.to_vec() }, 0);
         let mut datagram = message(0x1401, &[1, 2, 3, 4, 5]);
         datagram.resize(datagram.len().next_multiple_of(4), 0);
         datagram.extend(message(libc::NLMSG_ERROR as u16, &(-libc::ENODEV).to_ne_bytes()));
@@ -272,7 +273,7 @@ mod tests {
         assert_eq!(
             parse(&datagram),
             Ok(vec![
-                NetlinkReply::Message(Message { kind: 0x1401, body: vec![1, 2, 3, 4, 5] }),
+                NetlinkReply::Message(Message { message_type: 0x1401, body: vec![1, 2, 3, 4, 5] }),
                 NetlinkReply::Failed(Errno::ENODEV),
                 NetlinkReply::Done,
                 NetlinkReply::Failed(Errno::from_raw(libc::EINTR)),
@@ -285,8 +286,9 @@ mod tests {
 
     #[test]
     fn a_datagram_cut_anywhere_is_an_error_or_shorter() {
-        let mut datagram = emit(Message { kind: 0x1401, body: vec![7; 24] }, 0);
-        datagram.extend(emit(Message { kind: libc::NLMSG_DONE as u16, body: vec![0; 4] }, 0));
+        let mut datagram = emit(Message { message_type: 0x1401, body: vec![7; 24] }, 0);
+        datagram
+            .extend(emit(Message { message_type: libc::NLMSG_DONE as u16, body: vec![0; 4] }, 0));
         for len in 1..datagram.len() {
             match parse(&datagram[..len]) {
                 Ok(answers) => assert_eq!((len, answers.len()), (40, 1)),

@@ -94,7 +94,7 @@ pub(crate) fn copies_on_fork() -> bool {
 fn request(kind: u16, attributes: &[DefaultNla]) -> Message {
     let mut body = vec![0; attributes.buffer_len()];
     attributes.emit(&mut body);
-    Message { kind, body }
+    Message { message_type: kind, body }
 }
 
 pub(crate) fn parse_device(body: &[u8]) -> Option<IbDevice> {

@@ -20,7 +20,7 @@ pub(crate) type Mac = [u8; 6];
 /// Where packets to an address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
-    pub(crate) kind: RouteType,
+    pub(crate) route_type: RouteType,
     /// The next hop, when it is not the destination itself.
     pub(crate) gateway: Option<IpAddr>,
 }
@@ -82,7 +82,7 @@ fn family(address: IpAddr) -> AddressFamily {
 fn request(kind: u16, message: &impl Emitable) -> Message {
     let mut body = vec![0; message.buffer_len()];
     message.emit(&mut body);
-    Message { kind, body }
+    Message { message_type: kind, body }
 }
 
 pub(crate) fn parse_route(body: &[u8]) -> Option<Route> {
@@ -92,7 +92,7 @@ pub(crate) fn parse_route(body: &[u8]) -> Option<Route> {
         RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
         _ => None,
     });
-    Some(Route { kind: message.header.kind, gateway })
+    Some(Route { route_type: message.header.kind, gateway })
 }
 
 pub(crate) fn parse_link(body: &[u8]) -> Option<Link> {
@@ -158,7 +158,7 @@ mod tests {
             &[(libc::RTA_GATEWAY, &[192, 0, 2, 1]), (libc::RTA_OIF, &5_u32.to_ne_bytes())],
         );
         let gateway = Some(IpAddr::from([192, 0, 2, 1]));
-        assert_eq!(parse_route(&body), Some(Route { kind: RouteType::Unicast, gateway }));
+        assert_eq!(parse_route(&body), Some(Route { route_type: RouteType::Unicast, gateway }));
         assert_eq!(parse_route(&body[..7]), None);
     }
 
@@ -205,7 +205,7 @@ mod tests {
     fn the_kernel_answers_for_loopback() {
         let routing = Routing::open().expect("netlink is there");
         let route = routing.route(IpAddr::from([127, 0, 0, 1]), 1).expect("a route to ourselves");
-        assert_eq!((route.kind, route.gateway), (RouteType::Local, None));
+        assert_eq!((route.route_type, route.gateway), (RouteType::Local, None));
         assert_eq!(routing.link(1), Ok(Link { mac: Some([0; 6]), vlan: None }));
         assert_eq!(routing.neighbour(IpAddr::from([127, 0, 0, 9]), 1), Ok(None));
     }

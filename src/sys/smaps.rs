@@ -9,13 +9,13 @@ use cface::mem;
 pub(crate) fn page_size_at(address: usize) -> usize {
     std::fs::File::open("/proc/self/smaps")
         .ok()
-        .and_then(|file| find(std::io::BufReader::new(file), address))
+        .and_then(|file| find_page_size(std::io::BufReader::new(file), address))
         .filter(|size| size.is_power_of_two())
         .unwrap_or_else(mem::page_size)
 }
 
 /// Looks for `KernelPageSize` of the mapping around `address`.
-pub(crate) fn find(smaps: impl BufRead, address: usize) -> Option<usize> {
+pub(crate) fn find_page_size(smaps: impl BufRead, address: usize) -> Option<usize> {
     let mut inside = false;
     for line in smaps.lines().map_while(Result::ok) {
         if let Some(range) = range_of(&line) {
@@ -43,9 +43,9 @@ mod tests {
     fn the_size_is_that_of_the_mapping_around_the_address() {
         let smaps = "1000-3000 rw-p 00000000 00:00 0\nSize: 8 kB\nKernelPageSize:        4 kB\n\
                      200000-400000 rw-p 00000000 00:0f 1 /anon_hugepage (deleted)\nKernelPageSize:     2048 kB\n";
-        assert_eq!(find(smaps.as_bytes(), 0x1fff), Some(4096));
-        assert_eq!(find(smaps.as_bytes(), 0x20_0000), Some(2 * 1024 * 1024));
-        assert_eq!(find(smaps.as_bytes(), 0x3000), None);
+        assert_eq!(find_page_size(smaps.as_bytes(), 0x1fff), Some(4096));
+        assert_eq!(find_page_size(smaps.as_bytes(), 0x20_0000), Some(2 * 1024 * 1024));
+        assert_eq!(find_page_size(smaps.as_bytes(), 0x3000), None);
     }
 
     #[test]

@@ -36,7 +36,7 @@ verb! {
         let Ok(array) = mem::calloc_bytes(bytes) else {
             for device in devices {
                 // SAFETY: the reference from the listing.
-                unsafe { device.put() };
+                unsafe { device.drop_reference() };
             }
             return Err(Refusal::out_of_memory(c"the list of devices"));
         };
@@ -68,7 +68,7 @@ verb! {
                 break;
             }
             // SAFETY: each element holds a reference, given back here.
-            unsafe { device_of(device)?.put() };
+            unsafe { device_of(device)?.drop_reference() };
             next = next.wrapping_add(1);
         }
         // SAFETY: the list came from calloc in get_device_list; the caller gives it back.
@@ -199,7 +199,7 @@ verb! {
         };
         for device in devices {
             // SAFETY: the reference from the listing; an imported context has its own.
-            unsafe { device.put() };
+            unsafe { device.drop_reference() };
         }
         Ok(result?.as_ptr())
     }
@@ -295,8 +295,9 @@ fn finish(device: Device, verbs: *mut abi::verbs_context) -> Result<Context, Err
     if verbs.is_null() {
         return Err(Errno::last());
     }
-    let generation =
-        registry::find(device.ops()).and_then(|driver| driver.generation()).unwrap_or(NEWEST);
+    let generation = registry::find_driver(device.ops())
+        .and_then(|driver| driver.generation())
+        .unwrap_or(NEWEST);
     // SAFETY: the provider's fresh context, made by init_and_alloc with the same generation.
     let context = unsafe { Context::from_verbs(verbs, generation)? };
     let raw = context.as_ptr();

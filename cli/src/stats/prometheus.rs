@@ -88,7 +88,7 @@ fn write_objects(text: &mut String, all: &[Stats]) {
                 // A later object may have the same key or address, but not the same life number.
                 let labels = device_labels(stats, stats.device(entry));
                 let labels =
-                    format!("{labels},{label}=\"{:#x}\",life=\"{}\"", entry.id, entry.life);
+                    format!("{labels},{label}=\"{:#x}\",life=\"{}\"", entry.id, entry.use_number);
                 write_sample(text, name, &labels, entry.get(counter));
             }
         }
@@ -143,7 +143,9 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use layer_records::file::{AT_MAGIC, AT_PID, AT_PROGRAM, HEAD, pack_text};
-    use layer_records::stats::{AT_KIND, AT_LATENCY, AT_NAME, AT_SUM, AT_USED, MAGIC, WORDS, at};
+    use layer_records::stats::{
+        AT_KIND, AT_LATENCY, AT_NAME, AT_SUM, AT_USED, MAGIC, WORDS, word_of,
+    };
     use std::collections::BTreeMap;
 
     /// The counters of a process with a device that sent three messages.
@@ -154,7 +156,7 @@ mod tests {
         let device = &mut words[HEAD / 8..];
         device[AT_KIND] = EntryKind::Device as u64;
         device[AT_NAME..AT_NAME + 8].copy_from_slice(&pack_text::<8>(b"soft0"));
-        device[at(Counter::Sends)] = 3;
+        device[word_of(Counter::Sends)] = 3;
         device[AT_LATENCY + 40] = 2;
         device[AT_LATENCY + 143] = 1;
         device[AT_SUM] = 5000;

@@ -73,7 +73,9 @@ pub(crate) fn select_rows(
             .find(|before| before.pid == stats.pid && before.realtime == stats.realtime);
         let earlier = earlier.map(|before| entries(before, by, true)).unwrap_or_default();
         for entry in entries(stats, by, gone) {
-            let same = |other: &&Entry| other.life == entry.life && other.kind == entry.kind;
+            let same = |other: &&Entry| {
+                other.use_number == entry.use_number && other.entry_kind == entry.entry_kind
+            };
             rows.push(make_row(stats, &entry, earlier.iter().find(same)));
         }
     }
@@ -103,12 +105,15 @@ fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> StatsRow {
     let since = |counter: Counter| {
         entry.get(counter).saturating_sub(before.map_or(0, |before| before.get(counter)))
     };
-    let requests = match entry.kind {
+    let requests = match entry.entry_kind {
         EntryKind::Mr => since(Counter::Uses),
         _ => entry.requests().saturating_sub(before.map_or(0, Entry::requests)),
     };
-    let device =
-        if entry.kind == EntryKind::Device { entry.name.as_str() } else { stats.device(entry) };
+    let device = if entry.entry_kind == EntryKind::Device {
+        entry.name.as_str()
+    } else {
+        stats.device(entry)
+    };
     StatsRow {
         owner: [stats.pid.to_string(), printable(&stats.program), printable(device)],
         object: describe(entry),
@@ -127,9 +132,9 @@ fn make_row(stats: &Stats, entry: &Entry, before: Option<&Entry>) -> StatsRow {
 
 /// The name of an object, with its type, state or size.
 fn describe(entry: &Entry) -> String {
-    let [about, length, _] = entry.about;
-    let gone = if entry.gone.is_some() { " gone" } else { "" };
-    match entry.kind {
+    let [about, length, _] = entry.properties;
+    let gone = if entry.destroyed_ns.is_some() { " gone" } else { "" };
+    match entry.entry_kind {
         EntryKind::Process | EntryKind::Device => String::new(),
         EntryKind::Qp => {
             let kind = names::kind(about as u32).unwrap_or("?");
@@ -191,7 +196,7 @@ pub(crate) fn format_table(by: RowKind, rows: &[StatsRow], rates: bool) -> Vec<S
             }
         }
         line.extend([500, 990].map(|part| time(row.latency.quantile(part))));
-        line.push(time((row.latency.count() > 0).then_some(row.latency.most)));
+        line.push(time((row.latency.count() > 0).then_some(row.latency.max)));
         lines.push(line);
     }
     // Names are aligned to the left, numbers to the right.

@@ -56,9 +56,9 @@ fn events(traces: &[Trace]) -> Vec<Value> {
 }
 
 fn slice(trace: &Trace, record: &Record, ts: f64) -> Value {
-    let argument = |name: &str| text::named(record, name);
+    let argument = |name: &str| text::argument_text(record, name);
     let name = match record.call {
-        Call::completion if record.named("status") != 0 => argument("status"),
+        Call::completion if record.argument("status") != 0 => argument("status"),
         Call::completion => format!("done {}", argument("opcode")),
         call if record.is_send() => format!("{} {}", call.name(), argument("opcode")),
         call => call.name().to_owned(),
@@ -82,10 +82,10 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
         // Posts without a completion, by QP, by queue (true for the receive queue) and by wr_id.
         let mut open: HashMap<(u64, bool, u64), VecDeque<usize>> = HashMap::new();
         for (index, record) in trace.records.iter().enumerate() {
-            let (qp, wr_id) = (record.named("qp"), record.named("wr_id"));
+            let (qp, wr_id) = (record.argument("qp"), record.argument("wr_id"));
             match record.call {
                 Call::post_send | Call::wr_post
-                    if record.error == 0 && record.named("due") != 0 =>
+                    if record.error == 0 && record.argument("due") != 0 =>
                 {
                     open.entry((qp, false, wr_id)).or_default().push_back(index);
                 }
@@ -95,10 +95,10 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
                 Call::completion => {
                     let receive = record.is_receive();
                     if receive {
-                        received.insert((number, qp, record.named("message")), (number, index));
+                        received.insert((number, qp, record.argument("message")), (number, index));
                     }
                     // The opcode of a failed completion is undefined, so search both queues.
-                    let failed = record.named("status") != 0;
+                    let failed = record.argument("status") != 0;
                     let sides = if failed {
                         &[false, true][..]
                     } else if receive {
@@ -117,11 +117,11 @@ fn arrows(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> {
     }
     for (number, trace) in traces.iter().enumerate() {
         for (index, record) in trace.records.iter().enumerate() {
-            let message = record.named("message");
+            let message = record.argument("message");
             if !record.is_send() || message == 0 || record.error != 0 {
                 continue;
             }
-            let Some((peer, qp)) = pairs.get(&(number, record.named("qp"))) else { continue };
+            let Some((peer, qp)) = pairs.get(&(number, record.argument("qp"))) else { continue };
             let there = received.get(&(*peer, *qp, message));
             arrows.extend(there.map(|there| ("message", (number, index), *there)));
         }
@@ -142,19 +142,19 @@ fn datagrams(traces: &[Trace]) -> Vec<(&'static str, RecordIndex, RecordIndex)> 
     let mut received: HashMap<(u64, u64), Vec<RecordIndex>> = HashMap::new();
     for (number, trace) in traces.iter().enumerate() {
         for (index, record) in trace.records.iter().enumerate() {
-            let (qp, place) = (record.named("qp"), (number, index));
+            let (qp, place) = (record.argument("qp"), (number, index));
             match record.call {
                 Call::create_qp | Call::create_qp_ex if record.result != 0 => {
                     owners.entry(qp).or_default().insert(number);
-                    if text::named(record, "qp_type") == "UD" {
+                    if text::argument_text(record, "qp_type") == "UD" {
                         kinds.insert((number, qp));
                     }
                 }
                 Call::completion if record.is_receive() && kinds.contains(&(number, qp)) => {
-                    received.entry((record.named("src_qp"), qp)).or_default().push(place);
+                    received.entry((record.argument("src_qp"), qp)).or_default().push(place);
                 }
                 _ if record.is_send() && record.error == 0 && kinds.contains(&(number, qp)) => {
-                    sent.entry((qp, record.named("remote_qp"))).or_default().push(place);
+                    sent.entry((qp, record.argument("remote_qp"))).or_default().push(place);
                 }
                 _ => {}
             }
@@ -180,10 +180,11 @@ fn pairs(traces: &[Trace]) -> HashMap<(usize, u64), (usize, u64)> {
     let mut ends: HashMap<(u64, u64), Vec<usize>> = HashMap::new();
     for (number, trace) in traces.iter().enumerate() {
         for record in &trace.records {
-            let mask = record.named("attr_mask");
+            let mask = record.argument("attr_mask");
             if record.call == Call::modify_qp && mask & (1 << 20) != 0 {
-                let all =
-                    ends.entry((record.named("qp"), record.named("dest_qp_num"))).or_default();
+                let all = ends
+                    .entry((record.argument("qp"), record.argument("dest_qp_num")))
+                    .or_default();
                 if !all.contains(&number) {
                     all.push(number);
                 }
@@ -212,7 +213,7 @@ mod tests {
     }
 
     fn trace(pid: u32, records: Vec<Record>) -> Trace {
-        Trace { pid, program: "p".into(), realtime: 0, records, lost: 0 }
+        Trace { pid, program: "p".into(), realtime: 0, records, overwritten: 0 }
     }
 
     /// The bit of a request that will have a completion.
@@ -264,7 +265,8 @@ mod tests {
             let operand = u64::from(opcode.0 > 4);
             let post = record(Call::post_send, 10, &[word, 7, 0, 8, 0, 0, 0, 0, operand]);
             let completion = record(Call::completion, 20, &[5, 7, done.0]);
-            let both = [text::named(&post, "opcode"), text::named(&completion, "opcode")];
+            let both =
+                [text::argument_text(&post, "opcode"), text::argument_text(&completion, "opcode")];
             assert_eq!(both, [opcode.1, done.1]);
             let received = record(Call::completion, 30, &[6, 9, 128, 0, 0, 0, 0, 1]);
             let here = trace(10, vec![post, completion, connected(5, 6)]);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 /// The arguments of a record. Numbers stay numbers; named values are strings.
 pub(super) fn arguments(record: &Record) -> Map<String, Value> {
-    let value = |arg: &Arg| match arg.kind {
+    let value = |arg: &Arg| match arg.value_kind {
         ValueKind::Dec if arg.bits() == 64 => json!(record.arg(arg).cast_signed()),
         ValueKind::Dec | ValueKind::Hex => json!(record.arg(arg)),
         _ => json!(text::value(record, arg)),

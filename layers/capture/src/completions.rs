@@ -19,7 +19,7 @@ use roce::wire::{
 use crate::frames::{self, PacketInfo, Route};
 use crate::line::CommentLine;
 use crate::memory::{AddressKind, Source};
-use crate::qp::{CapturedQp, InFlight, QpState, kept};
+use crate::qp::{CapturedQp, InFlight, QpState, kept_bytes};
 use crate::request;
 use crate::settings::{Class, settings};
 use crate::srq::Srq;
@@ -49,7 +49,7 @@ impl CapturedQp {
         }
         let is_it = |flight: &InFlight| flight.post.wr_id == done.wr_id;
         // A failed datagram does not stop the queue pair.
-        state.is_broken |= !ok && self.kind != IBV_QPT_UD;
+        state.is_broken |= !ok && self.qp_type != IBV_QPT_UD;
         if let Some(at) = state.flights.iter().position(|flight| is_it(flight)) {
             for index in 0..=at {
                 let Some(flight) = state.flights.pop_front() else { break };
@@ -58,7 +58,7 @@ impl CapturedQp {
                     self.write_packets(&flight, time, state.mtu, state.peer, state.qkey);
                 }
                 self.answered(state, &flight, (index == at).then_some(done), time, &begin);
-                state.keep(flight);
+                state.keep_in_flight(flight);
             }
             return;
         }
@@ -115,13 +115,13 @@ impl CapturedQp {
             }
             None => return,
         };
-        let way = flight.way.back();
+        let way = flight.route.back();
         if ok {
             state.peer_done = state.peer_done.wrapping_add(1);
         }
         let msn = Number::new(state.peer_done);
         let aeth = Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn };
-        let wrap = |response| match self.kind {
+        let wrap = |response| match self.qp_type {
             IBV_QPT_XRC_SEND => Message::XrcResponse(response),
             _ => Message::RcResponse(response),
         };
@@ -154,7 +154,7 @@ impl CapturedQp {
                         self.context,
                         AddressKind::Regions,
                         offset,
-                        kept(length),
+                        kept_bytes(length),
                         &mut bytes,
                     );
                     let packet = packet(flight.first.add(index), Response::Read(response));
@@ -192,17 +192,17 @@ impl CapturedQp {
             state.pending_datagrams.remove(at);
         }
         let is_wired = self.wired.load(Ordering::Relaxed) || from.is_some();
-        let is_acknowledged = matches!(self.kind, IBV_QPT_RC | IBV_QPT_XRC_RECV);
-        let is_datagram = self.kind == IBV_QPT_UD;
+        let is_acknowledged = matches!(self.qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV);
+        let is_datagram = self.qp_type == IBV_QPT_UD;
         if !settings().wants_class(class) {
             return;
         }
         let xrc = srq.and_then(|srq| srq.xrc.as_ref());
         let has_packets = is_datagram
-            || matches!(self.kind, abi::IBV_QPT_UC) && !is_write
-            || self.kind == IBV_QPT_RC && !is_write
+            || matches!(self.qp_type, abi::IBV_QPT_UC) && !is_write
+            || self.qp_type == IBV_QPT_RC && !is_write
             // The addresses of a QP that another process connected are unknown.
-            || self.kind == IBV_QPT_XRC_RECV && !is_write && xrc.is_some() && state.peer != 0;
+            || self.qp_type == IBV_QPT_XRC_RECV && !is_write && xrc.is_some() && state.peer != 0;
         if is_wired || !has_packets && !self.is_frame() {
             self.event(time, Direction::In, &received_text(begin, done, srq), false);
             return;
@@ -215,7 +215,7 @@ impl CapturedQp {
                 context,
                 AddressKind::Regions,
                 0,
-                kept(done.bytes as usize),
+                kept_bytes(done.bytes as usize),
                 &mut bytes,
             );
             let comment = format!("{begin}; a frame as it was received");
@@ -229,7 +229,7 @@ impl CapturedQp {
             frames::frame(&about, &[&bytes], done.bytes as usize);
             return;
         }
-        let mut way = state.way.back();
+        let mut way = state.route.back();
         let mut skip = 0;
         if is_datagram {
             skip = roce::wire::GRH_LEN;
@@ -245,7 +245,7 @@ impl CapturedQp {
         let mut payload = core::mem::take(&mut state.bytes);
         for index in request::picks(count, settings().packets) {
             let (is_first, is_last) = (index == 0, index + 1 == count);
-            let message = match self.kind {
+            let message = match self.qp_type {
                 IBV_QPT_UD => {
                     let src_qpn = Qpn::new(done.src_qp);
                     Message::Ud(Deth { qkey: state.qkey, src_qpn }, imm)
@@ -269,7 +269,7 @@ impl CapturedQp {
             };
             let (offset, length) = request::piece(index, bytes, state.mtu);
             payload.clear();
-            let known = kept(length);
+            let known = kept_bytes(length);
             let read =
                 source.read(context, AddressKind::Regions, skip + offset, known, &mut payload);
             let mut bth = Bth::new(Qpn::new(self.number), state.expected.add(index));
@@ -292,9 +292,11 @@ impl CapturedQp {
         let last = state.expected.add(count - 1);
         state.expected = last.add(1);
         if is_acknowledged {
-            state.done = state.done.wrapping_add(1);
-            let aeth =
-                Aeth { syndrome: Syndrome::Ack(Credits::UNLIMITED), msn: Number::new(state.done) };
+            state.completed_messages = state.completed_messages.wrapping_add(1);
+            let aeth = Aeth {
+                syndrome: Syndrome::Ack(Credits::UNLIMITED),
+                msn: Number::new(state.completed_messages),
+            };
             let response = Response::Acknowledge(aeth);
             let message = match xrc {
                 Some(_) => Message::XrcResponse(response),
@@ -313,7 +315,7 @@ impl CapturedQp {
 /// shared receive queue; otherwise by any queue with the same CQ.
 pub(crate) fn of_other_process(srq: &Srq, is_sure: bool, done: &Completion, time: u64) {
     let Some(xrc) = &srq.xrc else { return };
-    if !settings().wants(&xrc.device, done.qp) || !settings().wants_class(class_of(done)) {
+    if !settings().passes(&xrc.device, done.qp) || !settings().wants_class(class_of(done)) {
         return;
     }
     let mut begin = CommentLine::new(done.qp, done.wr_id);

@@ -100,8 +100,8 @@ struct Context {
 
 /// An address handle, and the time of its creation.
 struct AddressHandle {
-    way: Route,
-    born: u64,
+    route: Route,
+    created_ns: u64,
 }
 
 /// Devices by address.
@@ -117,13 +117,13 @@ static HANDLES: Table<AddressHandle> = Table::new();
 #[derive(Clone, Copy, Default)]
 struct CreatedQp {
     number: u32,
-    most: u32,
+    max_requests: u32,
     inline: u32,
     srq: u64,
 }
 
 thread_local! {
-    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, most: 0, inline: 0, srq: 0 }) };
+    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, max_requests: 0, inline: 0, srq: 0 }) };
     /// The queue pair that this thread modifies.
     static CHANGED: Cell<usize> = const { Cell::new(0) };
     /// The bytes of the request that this thread posts next.
@@ -146,7 +146,7 @@ fn bytes_of(words: [u64; 2]) -> [u8; 16] {
 
 /// The route from GID `index` of a port to `gid`. Without a GRH, packets stay within the device,
 /// and both ends have its first GID.
-fn way(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Route {
+fn route_to(context: usize, port: u8, index: u8, gid: Option<[u8; 16]>, hop_limit: u8) -> Route {
     let source = wire::gid(context, port.max(1), index);
     Route { source, destination: gid.unwrap_or(source), hop_limit, ..Route::default() }
 }
@@ -164,14 +164,14 @@ fn changed(known: &Arc<CapturedQp>, words: &[u64]) {
         let gid = is_global.then(|| bytes_of([word(6), word(7)]));
         let index = if is_global { byte(2, 2) } else { 0 };
         let port = if has(IBV_QP_PORT) { byte(1, 3) } else { 1 };
-        route = Some(way(known.context, port, index, gid, byte(2, 3)));
+        route = Some(route_to(known.context, port, index, gid, byte(2, 3)));
     }
     let mut state = known.state.lock();
     if has(IBV_QP_STATE) && u32::from(byte(1, 0)) == IBV_QPS_RESET {
         state.reset();
     }
     if let Some(route) = route {
-        state.way = Route { source_port: state.way.source_port, ..route };
+        state.route = Route { source_port: state.route.source_port, ..route };
     }
     if has(IBV_QP_DEST_QPN) {
         state.peer = low(3);
@@ -201,9 +201,9 @@ fn connected(known: &Arc<CapturedQp>, at: usize) {
     let is_wired = unsafe { wire::is_wired(qp, core::ptr::null_mut()) };
     known.wired.store(is_wired, Ordering::Relaxed);
     let state = known.state.lock();
-    let peer = is_wired.then_some((state.peer, state.way.destination));
+    let peer = is_wired.then_some((state.peer, state.route.destination));
     drop(state);
-    if is_wired || known.kind == IBV_QPT_UD {
+    if is_wired || known.qp_type == IBV_QPT_UD {
         wire::insert(known, peer);
     }
 }
@@ -229,7 +229,7 @@ impl Watcher for Capture {
         match call {
             Call::create_qp | Call::create_qp_ex if result != 0 => {
                 let (number, most, inline) = (arg(0) as u32, arg(5) as u32, arg(7) as u32);
-                let made = CreatedQp { number, most, inline, srq: arg(4) };
+                let made = CreatedQp { number, max_requests: most, inline, srq: arg(4) };
                 let _ = CREATED.try_with(|cell| cell.set(made));
             }
             Call::modify_qp => {
@@ -246,7 +246,7 @@ impl Watcher for Capture {
             Call::create_srq | Call::create_srq_ex if result != 0 => {
                 let xrc =
                     if call == Call::create_srq_ex { xrc_of(result as usize, args) } else { None };
-                SRQS.insert(result as usize, Srq::make(times.end, xrc));
+                SRQS.insert(result as usize, Srq::create(times.end, xrc));
             }
             Call::create_ah if result != 0 => {
                 let small = arg(1);
@@ -254,21 +254,25 @@ impl Watcher for Capture {
                 let gid = (byte(0) != 0).then(|| bytes_of([arg(2), arg(3)]));
                 // SAFETY: the provider just created the handle.
                 let context = unsafe { (*(result as *const ibv_ah)).context } as usize;
-                let way = way(context, byte(2), if gid.is_some() { byte(1) } else { 0 }, gid, 0);
-                HANDLES.insert(result as usize, Arc::new(AddressHandle { way, born: times.end }));
+                let way =
+                    route_to(context, byte(2), if gid.is_some() { byte(1) } else { 0 }, gid, 0);
+                HANDLES.insert(
+                    result as usize,
+                    Arc::new(AddressHandle { route: way, created_ns: times.end }),
+                );
             }
             // The address may already belong to a handle that another thread created.
             Call::destroy_ah if error == 0 => {
                 let known = HANDLES.share(arg(0) as usize);
-                if known.is_some_and(|handle| handle.born < times.start) {
+                if known.is_some_and(|handle| handle.created_ns < times.start) {
                     HANDLES.remove(arg(0) as usize);
                 }
             }
             Call::destroy_srq if error == 0 => {
                 let known = SRQS.share(arg(0) as usize);
-                if let Some(srq) = known.filter(|srq| srq.born < times.start) {
+                if let Some(srq) = known.filter(|srq| srq.created_ns < times.start) {
                     SRQS.remove(arg(0) as usize);
-                    srq.forget();
+                    srq.remove();
                 }
             }
             Call::reg_mr if result != 0 => {
@@ -294,7 +298,7 @@ impl Watcher for Capture {
                 // SAFETY: the program has just changed the region, which is therefore live.
                 unsafe { memory::registered(arg(0) as *const ibv_mr, start, true) };
             }
-            Call::dereg_mr if error == 0 => memory::gone(arg(0) as usize, arg(1) as u32),
+            Call::dereg_mr if error == 0 => memory::remove_region(arg(0) as usize, arg(1) as u32),
             // A program that arms a CQ may wait for a long time.
             Call::req_notify_cq => writer::flush(),
             Call::free_context => CONTEXTS.remove(arg(0) as usize),
@@ -315,14 +319,14 @@ impl Watcher for Capture {
             let Ok(mut staged) = staged.try_borrow_mut() else { return };
             match queue {
                 Queue::Send(qp) => {
-                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
+                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.passes_filters) {
                         let can_send = qp.state.load(Ordering::Relaxed) == IBV_QPS_RTS;
-                        known.posting(post, &mut staged, to(known, qp, post), can_send);
+                        known.posting(post, &mut staged, datagram_route(known, qp, post), can_send);
                     }
                 }
                 Queue::Receive(qp) => {
-                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
-                        let most = known.most();
+                    if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.passes_filters) {
+                        let most = known.max_kept_receives();
                         known.state.lock().receives.push(post.wr_id, &mut staged, most);
                     }
                 }
@@ -339,7 +343,7 @@ impl Watcher for Capture {
     fn posted(queue: Queue<'_>, post: &Post, times: Times, error: i32) {
         match queue {
             Queue::Send(qp) => {
-                if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.wanted) {
+                if let Some(known) = QPS.get(key_of(qp)).filter(|known| known.passes_filters) {
                     known.posted(post, times.start, error);
                 }
             }
@@ -362,13 +366,13 @@ impl Watcher for Capture {
 
     fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64) {
         let known = qp.and_then(|qp| QPS.get(key_of(qp)));
-        if known.is_none_or(|known| known.kind == IBV_QPT_XRC_RECV) {
+        if known.is_none_or(|known| known.qp_type == IBV_QPT_XRC_RECV) {
             completed_by_xrc(cq, known, done, at);
             return;
         }
         let Some(known) = known else { return };
         let srq = SRQS.get(known.srq);
-        if known.wanted {
+        if known.passes_filters {
             known.completed(done, at, srq);
         } else if let Some(srq) = srq
             && (done.status != IBV_WC_SUCCESS || done.opcode & abi::IBV_WC_RECV != 0)
@@ -386,7 +390,7 @@ impl Watcher for Capture {
         let made = CREATED.try_with(Cell::take).unwrap_or_default();
         // `ibv_open_qp` reports no properties.
         let made = if made.number == qp.number { made } else { CreatedQp::default() };
-        let known = CapturedQp::new(qp, made.srq as usize, made.most as usize, made.inline);
+        let known = CapturedQp::new(qp, made.srq as usize, made.max_requests as usize, made.inline);
         QPS.insert(key_of(qp), Arc::new(known));
     }
 
@@ -418,24 +422,24 @@ fn completed_by_xrc(cq: usize, known: Option<&CapturedQp>, done: &Completion, at
     let of = srq::of_completion(cq, done.wr_id);
     let one = of.as_ref().filter(|(_, is_sure)| *is_sure).map(|(srq, _)| &**srq);
     match (known, &of) {
-        (Some(known), _) if known.wanted => known.completed(done, at, one),
+        (Some(known), _) if known.passes_filters => known.completed(done, at, one),
         (None, Some((srq, _))) => completions::of_other_process(srq, one.is_some(), done, at),
         _ => {}
     }
     // A captured QP has removed the receive already.
     if let Some(srq) = one
-        && known.is_none_or(|known| !known.wanted)
+        && known.is_none_or(|known| !known.passes_filters)
     {
         srq.refuse(done.wr_id);
     }
 }
 
 /// The route of a datagram, and whether the datagram uses a wire.
-fn to(known: &CapturedQp, qp: &Qp, post: &Post) -> Option<(Route, bool)> {
-    if known.kind != IBV_QPT_UD || post.ah == 0 {
+fn datagram_route(known: &CapturedQp, qp: &Qp, post: &Post) -> Option<(Route, bool)> {
+    if known.qp_type != IBV_QPT_UD || post.ah == 0 {
         return None;
     }
-    let way = HANDLES.get(post.ah).map_or(Route::default(), |handle| handle.way);
+    let way = HANDLES.get(post.ah).map_or(Route::default(), |handle| handle.route);
     let reports_packets =
         CONTEXTS.get(known.context).is_some_and(|context| context.reports_packets);
     // SAFETY: the program posts to the QP with this handle, so both are live. Both belong to the

@@ -51,20 +51,20 @@ pub(crate) unsafe fn registered(mr: *const ibv_mr, start: Option<u64>, is_memory
     let start = start.unwrap_or(address);
     let address = if is_memory { address } else { 0 };
     let region = Arc::new(Region { context, lkey, start, length, address });
-    forget(mr as usize);
+    remove_mr(mr as usize);
     REGIONS.insert(mr as usize, region.clone());
     KEYS.insert(key(context, lkey), region);
 }
 
 /// Forgets a deregistered region.
-pub(crate) fn gone(mr: usize, lkey: u32) {
+pub(crate) fn remove_region(mr: usize, lkey: u32) {
     // The address may already belong to another region.
     if REGIONS.get(mr).is_some_and(|region| region.lkey == lkey) {
-        forget(mr);
+        remove_mr(mr);
     }
 }
 
-fn forget(mr: usize) {
+fn remove_mr(mr: usize) {
     let Some(region) = REGIONS.share(mr) else { return };
     REGIONS.remove(mr);
     let key = key(region.context, region.lkey);
@@ -79,7 +79,7 @@ pub(crate) fn hold() -> [Guard; 2] {
 }
 
 /// The address of a part in this process, if the part lies in a mapped region.
-fn place(context: usize, (address, length, lkey): Part) -> Option<u64> {
+fn mapped_address(context: usize, (address, length, lkey): Part) -> Option<u64> {
     let region = KEYS.get(key(context, lkey))?;
     let offset = address.checked_sub(region.start)?;
     let is_inside = offset.checked_add(length as u64)? <= region.length;
@@ -185,7 +185,11 @@ impl Source {
             let take = rest.min(bytes - offset);
             let part = (address.wrapping_add(offset as u64), take, lkey);
             offset = 0;
-            let at = if kind == AddressKind::Regions { place(context, part) } else { Some(part.0) };
+            let at = if kind == AddressKind::Regions {
+                mapped_address(context, part)
+            } else {
+                Some(part.0)
+            };
             match (at, pieces.get_mut(count)) {
                 (Some(at), Some(piece)) => *piece = (at, take),
                 _ => break,
@@ -350,6 +354,6 @@ mod tests {
         // SAFETY: `mr` lives until the end of the test.
         unsafe { registered(&raw const mr, None, true) };
         assert_eq!(read(&source), None, "another base");
-        gone(&raw const mr as usize, 0x77);
+        remove_region(&raw const mr as usize, 0x77);
     }
 }

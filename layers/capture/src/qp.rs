@@ -34,13 +34,13 @@ const SPARE: usize = 64;
 /// A queue pair.
 pub(crate) struct CapturedQp {
     pub(crate) number: u32,
-    pub(crate) kind: u32,
+    pub(crate) qp_type: u32,
     pub(crate) context: usize,
     /// Whether the QP passes the filters.
-    pub(crate) wanted: bool,
+    pub(crate) passes_filters: bool,
     /// Address of the shared receive queue; 0 for a QP with its own receive queue.
     pub(crate) srq: usize,
-    most: usize,
+    max_receives: usize,
     /// Most bytes of an inline request.
     inline: u64,
     pub(crate) packets: u32,
@@ -52,7 +52,7 @@ pub(crate) struct CapturedQp {
 }
 
 pub(crate) struct QpState {
-    pub(crate) way: Route,
+    pub(crate) route: Route,
     pub(crate) mtu: u32,
     pub(crate) peer: u32,
     pub(crate) qkey: u32,
@@ -60,7 +60,7 @@ pub(crate) struct QpState {
     pub(crate) next: Psn,
     pub(crate) expected: Psn,
     /// Messages that this end and the peer have completed.
-    pub(crate) done: u32,
+    pub(crate) completed_messages: u32,
     pub(crate) peer_done: u32,
     /// Whether a request failed, so that no further packets are sent.
     pub(crate) is_broken: bool,
@@ -77,7 +77,7 @@ pub(crate) struct QpState {
 /// A posted request.
 pub(crate) struct InFlight {
     pub(crate) post: Post,
-    pub(crate) way: Route,
+    pub(crate) route: Route,
     /// Whether the packets of the request use a wire.
     pub(crate) wired: bool,
     pub(crate) first: Psn,
@@ -103,20 +103,20 @@ impl CapturedQp {
     /// Makes the record of a new QP, whose send queue takes `most` requests with `inline` bytes
     /// inline.
     pub(crate) fn new(qp: &Qp, srq: usize, most: usize, inline: u32) -> Self {
-        let wanted = settings().wants(&qp.ctx.device, qp.number);
+        let wanted = settings().passes(&qp.ctx.device, qp.number);
         let (mut packets, mut events) = (0, 0);
         if wanted {
             packets = writer::interface(Link::Ethernet, &qp.ctx.device, SYNTHESISED);
             events = writer::interface(Link::UpperPdu, &qp.ctx.device, EVENTS);
         }
         let state = QpState {
-            way: Route { source_port: frames::source_port(qp.number), ..Route::default() },
+            route: Route { source_port: frames::source_port(qp.number), ..Route::default() },
             mtu: 4096,
             peer: 0,
             qkey: 0,
             next: Psn::new(0),
             expected: Psn::new(0),
-            done: 0,
+            completed_messages: 0,
             peer_done: 0,
             is_broken: false,
             flights: VecDeque::new(),
@@ -127,11 +127,11 @@ impl CapturedQp {
         };
         Self {
             number: qp.number,
-            kind: qp.kind,
+            qp_type: qp.kind,
             context: qp.ctx.at,
-            wanted,
+            passes_filters: wanted,
             srq,
-            most: if most == 0 { MAX_REQUESTS } else { most },
+            max_receives: if most == 0 { MAX_REQUESTS } else { most },
             inline: inline.into(),
             packets,
             events,
@@ -141,12 +141,12 @@ impl CapturedQp {
     }
 
     /// Number of the QP's own receives that are kept.
-    pub(crate) fn most(&self) -> usize {
-        self.most
+    pub(crate) fn max_kept_receives(&self) -> usize {
+        self.max_receives
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
-        matches!(self.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND)
+        matches!(self.qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND)
     }
 
     pub(crate) fn event(&self, time: u64, direction: Direction, text: &str, at_once: bool) {
@@ -179,10 +179,14 @@ impl CapturedQp {
     ) {
         let (mut flight, mtu, way) = {
             let mut state = self.state.lock();
-            (state.spare.pop().unwrap_or_else(|| Box::new(InFlight::empty())), state.mtu, state.way)
+            (
+                state.spare.pop().unwrap_or_else(|| Box::new(InFlight::empty())),
+                state.mtu,
+                state.route,
+            )
         };
         let source_port = frames::source_port(self.number);
-        (flight.way, flight.wired) = match to {
+        (flight.route, flight.wired) = match to {
             Some((way, wired)) => (Route { source_port, ..way }, wired),
             None => (way, self.wired.load(Ordering::Relaxed)),
         };
@@ -206,7 +210,7 @@ impl CapturedQp {
         flight.psns = request::psns(post.opcode, post.bytes, mtu);
         flight.is_broken = state.is_broken;
         state.next = state.next.add(flight.psns);
-        if state.flights.len() >= self.most.max(16) {
+        if state.flights.len() >= self.max_receives.max(16) {
             // The oldest request was unsignaled, and its completion never came.
             let old = state.flights.pop_front();
             state.spare.extend(old);
@@ -230,13 +234,13 @@ impl CapturedQp {
             if state.next.since(flight.first) > 0 {
                 state.next = flight.first;
             }
-            state.keep(flight);
+            state.keep_in_flight(flight);
         }
     }
 
     /// Whether the QP sends and receives Ethernet frames.
     pub(crate) fn is_frame(&self) -> bool {
-        self.kind == abi::IBV_QPT_RAW_PACKET
+        self.qp_type == abi::IBV_QPT_RAW_PACKET
     }
 
     /// Writes the packets of a request.
@@ -278,7 +282,7 @@ impl CapturedQp {
             return;
         }
         begin.text(", ").dec(post.bytes).text(" bytes");
-        if self.kind == IBV_QPT_XRC_SEND && post.remote_srq != 0 {
+        if self.qp_type == IBV_QPT_XRC_SEND && post.remote_srq != 0 {
             begin.text(" to shared receive queue ").hex(post.remote_srq.into());
         }
         if flight.wired || count == 0 {
@@ -286,10 +290,11 @@ impl CapturedQp {
             return;
         }
         begin.text("; packet ");
-        let peer = if self.kind == IBV_QPT_UD { post.remote_qp } else { peer };
+        let peer = if self.qp_type == IBV_QPT_UD { post.remote_qp } else { peer };
         let mut payload = flight.payload.as_slice();
         for index in request::picks(count, settings().packets) {
-            let Some(message) = request::message(post, self.kind, self.number, qkey, index, count)
+            let Some(message) =
+                request::message(post, self.qp_type, self.number, qkey, index, count)
             else {
                 return;
             };
@@ -301,7 +306,7 @@ impl CapturedQp {
                 true => request::piece(index, post.bytes, mtu).1,
                 false => 0,
             };
-            let known = if flight.is_readable { kept(length) } else { 0 };
+            let known = if flight.is_readable { kept_bytes(length) } else { 0 };
             let (piece, rest) = payload.split_at_checked(known).unwrap_or((&[], &[]));
             payload = rest;
             let mut comment = begin.clone();
@@ -311,7 +316,13 @@ impl CapturedQp {
             }
             comment.text("; synthesised from the request");
             let packet = Packet { bth, message };
-            self.synthesise((time, Direction::Out, &comment), &flight.way, &packet, piece, length);
+            self.synthesise(
+                (time, Direction::Out, &comment),
+                &flight.route,
+                &packet,
+                piece,
+                length,
+            );
         }
     }
 
@@ -337,7 +348,7 @@ impl CapturedQp {
 }
 
 impl QpState {
-    pub(crate) fn keep(&mut self, flight: Box<InFlight>) {
+    pub(crate) fn keep_in_flight(&mut self, flight: Box<InFlight>) {
         if self.spare.len() < SPARE {
             self.spare.push(flight);
         }
@@ -348,7 +359,7 @@ impl QpState {
         self.flights.clear();
         self.receives = PostedReceives::default();
         self.pending_datagrams.clear();
-        (self.done, self.peer_done, self.is_broken) = (0, 0, false);
+        (self.completed_messages, self.peer_done, self.is_broken) = (0, 0, false);
     }
 }
 
@@ -356,7 +367,7 @@ impl InFlight {
     fn empty() -> Self {
         Self {
             post: Post::new(Call::post_send, 0),
-            way: Route::default(),
+            route: Route::default(),
             wired: false,
             first: Psn::new(0),
             psns: 0,
@@ -373,7 +384,8 @@ impl InFlight {
         let count = request::psns(self.post.opcode, self.post.bytes, mtu).max(1);
         for index in request::picks(count, settings().packets) {
             let (offset, length) = request::piece(index, self.post.bytes, mtu);
-            let read = self.source.read(context, kind, offset, kept(length), &mut self.payload);
+            let read =
+                self.source.read(context, kind, offset, kept_bytes(length), &mut self.payload);
             if read.is_none() {
                 self.is_readable = false;
                 self.payload.clear();
@@ -389,7 +401,7 @@ fn is_frame_of(opcode: u32) -> bool {
 }
 
 /// Bytes of a payload that are kept; the snap length limits them.
-pub(crate) fn kept(length: usize) -> usize {
+pub(crate) fn kept_bytes(length: usize) -> usize {
     match settings().snap {
         0 => length,
         snap => length.min(snap),

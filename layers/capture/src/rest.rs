@@ -24,7 +24,7 @@ unsafe impl Send for UnwrittenBlocks {}
 
 impl UnwrittenBlocks {
     /// Makes a new file, in `dir` or in the user's own folder.
-    pub(crate) fn make(dir: Option<&Path>) -> Result<Self, String> {
+    pub(crate) fn create(dir: Option<&Path>) -> Result<Self, String> {
         let (path, base) = file::make(&file::FileRequest {
             layer: "capture",
             dir,

@@ -60,7 +60,7 @@ impl PostedReceives {
 pub(crate) struct Srq {
     receives: Spin<PostedReceives>,
     /// Time of creation.
-    pub(crate) born: u64,
+    pub(crate) created_ns: u64,
     /// The properties of an XRC queue.
     pub(crate) xrc: Option<XrcQueue>,
 }
@@ -95,9 +95,13 @@ impl HasLocks for Srq {
 
 impl Srq {
     /// Makes the record of a new queue.
-    pub(crate) fn make(born: u64, xrc: Option<XrcQueue>) -> Arc<Self> {
+    pub(crate) fn create(born: u64, xrc: Option<XrcQueue>) -> Arc<Self> {
         let cq = xrc.as_ref().map(|xrc| xrc.cq);
-        let srq = Arc::new(Self { receives: Spin::new(PostedReceives::default()), born, xrc });
+        let srq = Arc::new(Self {
+            receives: Spin::new(PostedReceives::default()),
+            created_ns: born,
+            xrc,
+        });
         if let Some(cq) = cq {
             XRC.lock().get_or_insert_default().entry(cq).or_default().push(srq.clone());
         }
@@ -105,7 +109,7 @@ impl Srq {
     }
 
     /// Forgets a destroyed queue.
-    pub(crate) fn forget(&self) {
+    pub(crate) fn remove(&self) {
         let Some(xrc) = &self.xrc else { return };
         if let Some(all) = &mut *XRC.lock()
             && let Some(of_cq) = all.get_mut(&xrc.cq)
@@ -129,7 +133,7 @@ impl Srq {
         self.receives.lock().take(wr_id)
     }
 
-    fn has(&self, wr_id: u64) -> bool {
+    fn contains(&self, wr_id: u64) -> bool {
         self.receives.lock().waiting.iter().any(|(id, _)| *id == wr_id)
     }
 }
@@ -148,7 +152,7 @@ pub(crate) fn of_completion(cq: usize, wr_id: u64) -> Option<(Arc<Srq>, bool)> {
     // A forking thread takes this lock after the queues' locks. Therefore the lock is released
     // before their receives are read.
     let all = XRC.lock().as_ref()?.get(&cq)?.clone();
-    let mut those = all.iter().filter(|srq| srq.has(wr_id));
+    let mut those = all.iter().filter(|srq| srq.contains(wr_id));
     match (those.next(), those.next()) {
         (Some(one), None) => Some((one.clone(), true)),
         _ => Some((all.into_iter().next()?, false)),
@@ -175,7 +179,7 @@ mod tests {
     fn a_completion_is_of_the_only_queue_that_waits_for_it() {
         let make = |number, cq| {
             let xrc = XrcQueue { number, context: 1, cq, device: String::new() };
-            Srq::make(0, Some(xrc))
+            Srq::create(0, Some(xrc))
         };
         let number = |cq, wr_id| {
             let one = of_completion(cq, wr_id).filter(|(_, is_sure)| *is_sure);
@@ -192,7 +196,7 @@ mod tests {
         assert_eq!(number(100, 1), None, "two wait for it");
         assert!(second.take(1).is_some());
         assert_eq!(number(100, 1), Some(7));
-        first.forget();
+        first.remove();
         assert_eq!((number(100, 1), number(100, 2)), (None, Some(8)));
     }
 }

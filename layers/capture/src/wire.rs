@@ -31,7 +31,7 @@ static WIRED: StaticMutex<Option<WireQps>> = StaticMutex::new(None);
 #[derive(Default)]
 struct WireQps {
     /// QPs by number.
-    own: HashMap<u32, Arc<CapturedQp>>,
+    by_number: HashMap<u32, Arc<CapturedQp>>,
     /// Connected QPs by peer: QP number and address.
     peers: HashMap<(u32, [u8; 16]), Arc<CapturedQp>>,
 }
@@ -87,7 +87,7 @@ pub(crate) unsafe fn is_of_plugin(ops: *const verbs_context_ops) -> bool {
 pub(crate) fn insert(known: &Arc<CapturedQp>, peer: Option<(u32, [u8; 16])>) {
     let mut wired = WIRED.lock();
     let wired = wired.get_or_insert_default();
-    wired.own.insert(known.number, known.clone());
+    wired.by_number.insert(known.number, known.clone());
     if let Some(peer) = peer {
         wired.peers.insert(peer, known.clone());
     }
@@ -96,7 +96,7 @@ pub(crate) fn insert(known: &Arc<CapturedQp>, peer: Option<(u32, [u8; 16])>) {
 /// Removes a destroyed QP.
 pub(crate) fn remove(known: &Arc<CapturedQp>) {
     if let Some(wired) = &mut *WIRED.lock() {
-        wired.own.retain(|_, other| !Arc::ptr_eq(other, known));
+        wired.by_number.retain(|_, other| !Arc::ptr_eq(other, known));
         wired.peers.retain(|_, other| !Arc::ptr_eq(other, known));
     }
 }
@@ -126,9 +126,11 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
         let wired = WIRED.lock();
         let Some(wired) = &*wired else { return };
         match (is_sent, parsed.map(|parsed| parsed.message), number) {
-            (true, Some(Message::Ud(deth, _)), _) => wired.own.get(&deth.src_qpn.get()).cloned(),
+            (true, Some(Message::Ud(deth, _)), _) => {
+                wired.by_number.get(&deth.src_qpn.get()).cloned()
+            }
             (true, _, Some(number)) => wired.peers.get(&(number, packet.destination)).cloned(),
-            (false, _, Some(number)) => wired.own.get(&number).cloned(),
+            (false, _, Some(number)) => wired.by_number.get(&number).cloned(),
             _ => None,
         }
     };
@@ -138,9 +140,9 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
         known.note_datagram(deth.src_qpn.get());
     }
     let wanted = match &known {
-        Some(known) => known.wanted,
+        Some(known) => known.passes_filters,
         // A packet of an unknown QP is written only without filters.
-        None => settings().wants("", 0),
+        None => settings().passes("", 0),
     };
     if !wanted {
         return;
@@ -188,13 +190,13 @@ fn write(packet: &ferroverbs_packet, bytes: &[u8]) {
 
 /// The interface of the wire. A race is harmless, because the writer returns the same index.
 fn interface() -> u32 {
-    static KNOWN: AtomicU32 = AtomicU32::new(u32::MAX);
-    let known = KNOWN.load(Ordering::Relaxed);
+    static INTERFACE: AtomicU32 = AtomicU32::new(u32::MAX);
+    let known = INTERFACE.load(Ordering::Relaxed);
     if known != u32::MAX {
         return known;
     }
     let number = writer::interface(Link::Ethernet, "RoCE", WIRE);
-    KNOWN.store(number, Ordering::Relaxed);
+    INTERFACE.store(number, Ordering::Relaxed);
     number
 }
 

@@ -41,7 +41,7 @@ struct PacketFiles {
     /// Number of files begun.
     begun: u64,
     /// Complete blocks that are not in the file yet; `None` before the first block.
-    rest: Option<UnwrittenBlocks>,
+    unwritten: Option<UnwrittenBlocks>,
     /// A buffer for building a block.
     block: Vec<u8>,
     /// Bytes in the current file.
@@ -49,7 +49,7 @@ struct PacketFiles {
     /// The largest size of a file (RLIMIT_FSIZE). A write beyond the limit would kill the process.
     limit: u64,
     /// Whether the capture has ended.
-    over: bool,
+    is_closed: bool,
     /// The difference of CLOCK_REALTIME to CLOCK_MONOTONIC, in nanoseconds.
     epoch: u64,
 }
@@ -59,11 +59,11 @@ static FILES: StaticMutex<PacketFiles> = StaticMutex::new(PacketFiles {
     interfaces: Vec::new(),
     file: None,
     begun: 0,
-    rest: None,
+    unwritten: None,
     block: Vec::new(),
     written: 0,
     limit: u64::MAX,
-    over: false,
+    is_closed: false,
     epoch: 0,
 });
 /// Whether blocks wait. Written under the lock.
@@ -95,7 +95,7 @@ pub(crate) fn interface(link: Link, name: &str, description: &'static str) -> u3
 pub(crate) fn write(packet: &Packet<'_>, at_once: bool) {
     let mut state = FILES.lock();
     let state = &mut *state;
-    if state.over || (state.file.is_none() && !state.begin()) {
+    if state.is_closed || (state.file.is_none() && !state.begin()) {
         return;
     }
     let time = packet.time.wrapping_add(state.epoch);
@@ -141,7 +141,7 @@ pub(crate) extern "C" fn at_exit() {
     // Later packets of other threads or exit handlers are written at once.
     EXITING.store(true, Ordering::Relaxed);
     flush();
-    if let Some(rest) = &FILES.lock().rest {
+    if let Some(rest) = &FILES.lock().unwritten {
         rest.remove();
     }
 }
@@ -159,8 +159,8 @@ pub(crate) fn forked() {
     // Closes the child's descriptor of the parent's file.
     state.file = None;
     // Unmaps the child's view of the parent's waiting blocks.
-    state.rest = None;
-    (state.begun, state.over) = (0, false);
+    state.unwritten = None;
+    (state.begun, state.is_closed) = (0, false);
 }
 
 impl PacketFiles {
@@ -205,7 +205,7 @@ impl PacketFiles {
             }
             let real = file::clock(libc::CLOCK_REALTIME);
             self.epoch = real.wrapping_sub(file::clock(libc::CLOCK_MONOTONIC));
-            self.rest = Some(UnwrittenBlocks::make(settings.dir.as_deref())?);
+            self.unwritten = Some(UnwrittenBlocks::create(settings.dir.as_deref())?);
         }
         if let Some(old) = self.begun.checked_sub(settings.files) {
             // The file may have been removed already.
@@ -213,7 +213,7 @@ impl PacketFiles {
         }
         self.limit = file::size_limit();
         let path = self.path(self.begun);
-        if let Some(rest) = &mut self.rest {
+        if let Some(rest) = &mut self.unwritten {
             rest.begin(self.begun);
         }
         self.begun += 1;
@@ -224,7 +224,7 @@ impl PacketFiles {
     /// The name of file number `index` of this process.
     fn path(&self, index: u64) -> PathBuf {
         let mut path =
-            self.rest.as_ref().map(UnwrittenBlocks::stem).unwrap_or_default().into_os_string();
+            self.unwritten.as_ref().map(UnwrittenBlocks::stem).unwrap_or_default().into_os_string();
         path.push(format!("-{index:04}.pcapng"));
         path.into()
     }
@@ -258,7 +258,7 @@ impl PacketFiles {
             rest = rest.get(got.cast_unsigned()..).unwrap_or_default();
         }
         self.written += self.waiting().len() as u64;
-        if let Some(rest) = &mut self.rest {
+        if let Some(rest) = &mut self.unwritten {
             rest.written();
         }
     }
@@ -272,7 +272,7 @@ impl PacketFiles {
     }
 
     fn waiting(&self) -> &[u8] {
-        self.rest.as_ref().map_or(&[], UnwrittenBlocks::bytes)
+        self.unwritten.as_ref().map_or(&[], UnwrittenBlocks::bytes)
     }
 
     /// Adds a block to the waiting ones. They have room for the gathered blocks and the longest
@@ -281,9 +281,9 @@ impl PacketFiles {
         let mut block = core::mem::take(&mut self.block);
         block.clear();
         fill(&mut block);
-        if !self.rest.as_mut().is_some_and(|rest| rest.push(&block)) {
+        if !self.unwritten.as_mut().is_some_and(|rest| rest.push(&block)) {
             self.flush();
-            let _ = self.rest.as_mut().is_some_and(|rest| rest.push(&block));
+            let _ = self.unwritten.as_mut().is_some_and(|rest| rest.push(&block));
         }
         self.block = block;
     }
@@ -291,8 +291,8 @@ impl PacketFiles {
     /// Ends the capture for the reason `why`.
     #[cold]
     fn end(&mut self, why: &str) {
-        (self.over, self.file) = (true, None);
-        if let Some(rest) = self.rest.take() {
+        (self.is_closed, self.file) = (true, None);
+        if let Some(rest) = self.unwritten.take() {
             rest.remove();
         }
         cface::say!("ferroverbs capture: no more packets are captured: {why}");

@@ -47,12 +47,12 @@ pub struct Arg {
     /// The name in the manual page.
     pub name: &'static str,
     /// The representation as text.
-    pub kind: ValueKind,
+    pub value_kind: ValueKind,
     pub(crate) word: u8,
     pub(crate) shift: u8,
     pub(crate) bits: u8,
     /// The records that have the argument.
-    pub(crate) when: ArgCondition,
+    pub(crate) condition: ArgCondition,
 }
 
 /// The records of a call that have an argument. Different arguments may share a word.
@@ -83,11 +83,11 @@ impl Arg {
 }
 
 const fn part(word: u8, shift: u8, bits: u8, name: &'static str, kind: ValueKind) -> Arg {
-    Arg { name, kind, word, shift, bits, when: ArgCondition::Always }
+    Arg { name, value_kind: kind, word, shift, bits, condition: ArgCondition::Always }
 }
 
-const fn only(when: ArgCondition, arg: Arg) -> Arg {
-    Arg { when, ..arg }
+const fn under_condition(when: ArgCondition, arg: Arg) -> Arg {
+    Arg { condition: when, ..arg }
 }
 
 const fn masked(
@@ -98,7 +98,7 @@ const fn masked(
     name: &'static str,
     kind: ValueKind,
 ) -> Arg {
-    only(ArgCondition::Mask(mask), part(word, shift, bits, name, kind))
+    under_condition(ArgCondition::Mask(mask), part(word, shift, bits, name, kind))
 }
 
 macro_rules! calls {
@@ -160,16 +160,16 @@ const SEND: [Arg; 21] = [
     part(4, 0, 64, "sge0_addr", Hex),
     part(5, 0, 32, "sge0_length", Dec),
     part(5, 32, 32, "sge0_lkey", Hex),
-    only(ArgCondition::Connected, part(6, 0, 64, "remote_addr", Hex)),
-    only(ArgCondition::Datagram, part(6, 0, 64, "ah", Hex)),
-    only(ArgCondition::Connected, part(7, 0, 32, "rkey", Hex)),
+    under_condition(ArgCondition::Connected, part(6, 0, 64, "remote_addr", Hex)),
+    under_condition(ArgCondition::Datagram, part(6, 0, 64, "ah", Hex)),
+    under_condition(ArgCondition::Connected, part(7, 0, 32, "rkey", Hex)),
     part(7, 32, 32, "imm_data", Hex),
-    only(ArgCondition::Atomic, part(8, 0, 64, "compare_add", Hex)),
-    only(ArgCondition::Swap, part(10, 0, 64, "swap", Hex)),
+    under_condition(ArgCondition::Atomic, part(8, 0, 64, "compare_add", Hex)),
+    under_condition(ArgCondition::Swap, part(10, 0, 64, "swap", Hex)),
     part(9, 0, 32, "remote_qp", Hex),
-    only(ArgCondition::Datagram, part(7, 0, 32, "remote_qkey", Hex)),
+    under_condition(ArgCondition::Datagram, part(7, 0, 32, "remote_qkey", Hex)),
     part(9, 32, 32, "remote_srqn", Hex),
-    only(ArgCondition::Plain, part(8, 0, 64, "message", Dec)),
+    under_condition(ArgCondition::Plain, part(8, 0, 64, "message", Dec)),
     part(0, 48, 1, "due", Dec),
     part(0, 49, 1, "datagram", Dec),
 ];
@@ -436,7 +436,7 @@ mod tests {
         for (number, call) in Call::ALL.iter().enumerate() {
             assert_eq!(Call::of(u16::try_from(number).unwrap()), Some(*call));
             for arg in call.args() {
-                let words = match arg.kind {
+                let words = match arg.value_kind {
                     Gid => 2,
                     Text => usize::from(arg.bits),
                     _ => 1,

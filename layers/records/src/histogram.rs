@@ -34,12 +34,12 @@ pub struct Histogram {
     /// The sum of all values.
     pub sum: u64,
     /// The largest value.
-    pub most: u64,
+    pub max: u64,
 }
 
 impl Default for Histogram {
     fn default() -> Self {
-        Self { counts: [0; BUCKETS], sum: 0, most: 0 }
+        Self { counts: [0; BUCKETS], sum: 0, max: 0 }
     }
 }
 
@@ -65,11 +65,11 @@ impl Histogram {
             if seen >= wanted {
                 // The last bucket has no upper bound.
                 return Some(
-                    if index + 1 == BUCKETS { self.most } else { end(index) - 1 }.min(self.most),
+                    if index + 1 == BUCKETS { self.max } else { end(index) - 1 }.min(self.max),
                 );
             }
         }
-        Some(self.most)
+        Some(self.max)
     }
 
     /// Adds the values of another histogram.
@@ -78,10 +78,10 @@ impl Histogram {
             *mine = mine.saturating_add(*more);
         }
         self.sum = self.sum.saturating_add(other.sum);
-        self.most = self.most.max(other.most);
+        self.max = self.max.max(other.max);
     }
 
-    /// The values since an earlier copy of the same histogram. `most` remains the largest of all
+    /// The values since an earlier copy of the same histogram. `max` remains the largest of all
     /// values.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
@@ -119,7 +119,7 @@ mod tests {
         for value in 1..=1000_u64 {
             histogram.counts[bucket(value)] += 1;
             histogram.sum += value;
-            histogram.most = value;
+            histogram.max = value;
         }
         for (thousandths, wanted) in [(500, 500), (990, 990), (1000, 1000), (1, 1)] {
             let found = histogram.quantile(thousandths).expect("there are values");

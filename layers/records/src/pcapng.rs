@@ -131,7 +131,7 @@ fn words<const N: usize>(out: &mut Vec<u8>, words: [u32; N]) {
 
 /// A block of a file: its type, and all its bytes.
 struct Block<'a> {
-    kind: u32,
+    block_type: u32,
     bytes: &'a [u8],
 }
 
@@ -151,7 +151,7 @@ fn blocks(bytes: &[u8]) -> impl Iterator<Item = Block<'_>> {
             return None;
         }
         rest = behind;
-        Some(Block { kind, bytes })
+        Some(Block { block_type: kind, bytes })
     })
 }
 
@@ -171,7 +171,7 @@ pub fn merge(files: &[Vec<u8>], program: &str, comment: &str) -> Result<Vec<u8>,
             return Err(index);
         }
         let mut own: Vec<u32> = Vec::new();
-        for Block { kind, bytes } in blocks(file) {
+        for Block { block_type: kind, bytes } in blocks(file) {
             match kind {
                 SECTION => own.clear(),
                 INTERFACE => {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     fn times(file: &[u8]) -> Vec<(u32, u64)> {
-        let packets = blocks(file).filter(|block| block.kind == PACKET);
+        let packets = blocks(file).filter(|block| block.block_type == PACKET);
         let of = |block: Block<'_>| {
             let word = |at| word_at(block.bytes, at).expect("a word");
             (word(8), u64::from(word(12)) << 32 | u64::from(word(16)))
@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn blocks_are_whole_words_that_say_their_length_at_both_ends() {
         let file = file("soft0", &[1 << 40]);
-        let kinds: Vec<_> = blocks(&file).map(|block| block.kind).collect();
+        let kinds: Vec<_> = blocks(&file).map(|block| block.block_type).collect();
         assert_eq!(kinds, [SECTION, INTERFACE, PACKET]);
         assert_eq!(blocks(&file).map(|block| block.bytes.len()).sum::<usize>(), file.len());
         let packet = blocks(&file).last().expect("a packet").bytes;
@@ -252,7 +252,7 @@ mod tests {
         let files = [file("a", &[5, 1]), file("b", &[3]), file("a", &[4])];
         let all = merge(&files, "test", "").expect("whole files");
         assert_eq!(times(&all), [(0, 1), (1, 3), (0, 4), (0, 5)]);
-        let names = blocks(&all).filter(|block| block.kind == INTERFACE).count();
+        let names = blocks(&all).filter(|block| block.block_type == INTERFACE).count();
         assert_eq!(names, 2);
     }
 

@@ -134,7 +134,7 @@ pub const COUNTERS: usize = AT_LATENCY - AT_COUNTERS;
 /// The word of a counter within its entry.
 #[must_use]
 #[inline]
-pub const fn at(counter: Counter) -> usize {
+pub const fn word_of(counter: Counter) -> usize {
     AT_COUNTERS + counter as usize
 }
 
@@ -142,19 +142,19 @@ pub const fn at(counter: Counter) -> usize {
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The kind of the object.
-    pub kind: EntryKind,
+    pub entry_kind: EntryKind,
     /// The number of the entry's use, which differs for each object that had the entry.
-    pub life: u64,
+    pub use_number: u64,
     /// [`AT_ID`].
     pub id: u64,
     /// The index of its device's entry.
     pub device: usize,
     /// Creation time, by CLOCK_MONOTONIC.
-    pub born: u64,
+    pub created_ns: u64,
     /// Destruction time, if the object was destroyed.
-    pub gone: Option<u64>,
+    pub destroyed_ns: Option<u64>,
     /// [`AT_ABOUT`].
-    pub about: [u64; 3],
+    pub properties: [u64; 3],
     /// The name of a device.
     pub name: String,
     counters: [u64; COUNTERS],
@@ -177,16 +177,16 @@ impl Entry {
             calls.extend(each.map(|(call, [count, failed, time])| (*call, *count, *failed, *time)));
         } else {
             latency.counts.copy_from_slice(&words[AT_LATENCY..AT_SUM]);
-            (latency.sum, latency.most) = (words[AT_SUM], words[AT_MOST]);
+            (latency.sum, latency.max) = (words[AT_SUM], words[AT_MOST]);
         }
         Some(Self {
-            kind,
-            life: words[AT_KIND] >> 8,
+            entry_kind: kind,
+            use_number: words[AT_KIND] >> 8,
             id: words[AT_ID],
             device: usize::try_from(words[AT_DEVICE]).unwrap_or(usize::MAX),
-            born: words[AT_BORN],
-            gone: (words[AT_GONE] != 0).then_some(words[AT_GONE]),
-            about: [words[AT_ABOUT], words[AT_ABOUT + 1], words[AT_ABOUT + 2]],
+            created_ns: words[AT_BORN],
+            destroyed_ns: (words[AT_GONE] != 0).then_some(words[AT_GONE]),
+            properties: [words[AT_ABOUT], words[AT_ABOUT + 1], words[AT_ABOUT + 2]],
             name: unpack_text(&words[AT_NAME..AT_COUNTERS]),
             counters,
             latency,
@@ -277,14 +277,16 @@ impl Stats {
     /// The live objects of one kind, and the destroyed ones if `gone`.
     pub fn of(&self, kind: EntryKind, gone: bool) -> impl Iterator<Item = &Entry> {
         let all = self.entries.iter().flatten();
-        all.filter(move |entry| entry.kind == kind && (gone || entry.gone.is_none()))
+        all.filter(move |entry| entry.entry_kind == kind && (gone || entry.destroyed_ns.is_none()))
     }
 
     /// The name of an object's device.
     #[must_use]
     pub fn device(&self, entry: &Entry) -> &str {
         let device = self.entries.get(entry.device).and_then(Option::as_ref);
-        device.filter(|device| device.kind == EntryKind::Device).map_or("", |device| &device.name)
+        device
+            .filter(|device| device.entry_kind == EntryKind::Device)
+            .map_or("", |device| &device.name)
     }
 
     /// The devices, each with the counters of its live and destroyed objects.
@@ -293,7 +295,7 @@ impl Stats {
         let all = self.entries.iter().enumerate();
         let devices = all.filter_map(|(index, entry)| Some((index, entry.as_ref()?)));
         devices
-            .filter(|(_, entry)| entry.kind == EntryKind::Device)
+            .filter(|(_, entry)| entry.entry_kind == EntryKind::Device)
             .map(|(index, device)| {
                 let mut sum = device.clone();
                 for qp in self.of(EntryKind::Qp, true).filter(|qp| qp.device == index) {
@@ -349,7 +351,7 @@ mod tests {
         let mut words = [0; WORDS];
         (words[AT_KIND], words[AT_ID]) = (kind as u64, id);
         for (counter, value) in counters {
-            words[at(*counter)] = *value;
+            words[word_of(*counter)] = *value;
         }
         words
     }

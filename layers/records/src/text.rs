@@ -14,7 +14,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
     let value = record.arg(arg);
     let small = value as u32;
     let named = |name: Option<&str>| name.map_or_else(|| value.to_string(), str::to_owned);
-    match arg.kind {
+    match arg.value_kind {
         // An argument of a full word may be negative, such as a descriptor.
         ValueKind::Dec if arg.bits == 64 => value.cast_signed().to_string(),
         ValueKind::Dec => value.to_string(),
@@ -38,7 +38,7 @@ pub fn value(record: &Record, arg: &Arg) -> String {
 
 /// The text of the argument with this name; empty if the call has none.
 #[must_use]
-pub fn named(record: &Record, name: &str) -> String {
+pub fn argument_text(record: &Record, name: &str) -> String {
     let arg = record.call.args().iter().find(|arg| arg.name == name);
     arg.map_or_else(String::new, |arg| value(record, arg))
 }
@@ -46,7 +46,7 @@ pub fn named(record: &Record, name: &str) -> String {
 /// Whether the record is a failed call or a completion with an error.
 #[must_use]
 pub fn failed(record: &Record) -> bool {
-    record.error != 0 || (record.call == Call::completion && record.named("status") != 0)
+    record.error != 0 || (record.call == Call::completion && record.argument("status") != 0)
 }
 
 /// A line: time of day in UTC, process and thread, the call with its arguments, result and
@@ -98,7 +98,7 @@ pub fn line(trace: &Trace, record: &Record) -> String {
 /// The heading above a process's lines.
 #[must_use]
 pub fn title(trace: &Trace) -> String {
-    let lost = match trace.lost {
+    let lost = match trace.overwritten {
         0 => String::new(),
         lost => format!("; at least {lost} older ones had no room"),
     };

@@ -77,21 +77,21 @@ impl Record {
 
     /// The value of the argument with this name; 0 if the record has none.
     #[must_use]
-    pub fn named(&self, name: &str) -> u64 {
-        let arg = self.call.args().iter().find(|arg| arg.name == name && self.has(arg));
+    pub fn argument(&self, name: &str) -> u64 {
+        let arg = self.call.args().iter().find(|arg| arg.name == name && self.has_argument(arg));
         arg.map_or(0, |arg| self.arg(arg))
     }
 
     /// Whether the record has this argument.
-    fn has(&self, arg: &Arg) -> bool {
-        let opcode = || self.named("opcode") as u32;
+    fn has_argument(&self, arg: &Arg) -> bool {
+        let opcode = || self.argument("opcode") as u32;
         let compares = || opcode() == abi::IBV_WR_ATOMIC_CMP_AND_SWP;
         let is_atomic = || compares() || opcode() == abi::IBV_WR_ATOMIC_FETCH_AND_ADD;
-        match arg.when {
+        match arg.condition {
             ArgCondition::Always => true,
-            ArgCondition::Mask(bits) => self.named("attr_mask") as u32 & bits != 0,
-            ArgCondition::Datagram => self.named("datagram") != 0,
-            ArgCondition::Connected => self.named("datagram") == 0,
+            ArgCondition::Mask(bits) => self.argument("attr_mask") as u32 & bits != 0,
+            ArgCondition::Datagram => self.argument("datagram") != 0,
+            ArgCondition::Connected => self.argument("datagram") == 0,
             ArgCondition::Atomic => is_atomic(),
             ArgCondition::Swap => compares(),
             ArgCondition::Plain => !is_atomic(),
@@ -122,12 +122,15 @@ impl Record {
                     | "swap"
             );
             // Opcode and length of a failed completion are undefined.
-            let failed = self.call == Call::completion && self.named("status") != 0;
+            let failed = self.call == Call::completion && self.argument("status") != 0;
             let undefined =
                 failed && !matches!(arg.name, "qp" | "wr_id" | "status" | "vendor_err" | "cq");
             // `due` serves timelines, and `datagram` selects other arguments.
             let inner = matches!(arg.name, "due" | "datagram");
-            self.has(arg) && !undefined && !inner && (!data || always || self.arg(arg) != 0)
+            self.has_argument(arg)
+                && !undefined
+                && !inner
+                && (!data || always || self.arg(arg) != 0)
         })
     }
 
@@ -138,7 +141,7 @@ impl Record {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&word(at));
         gid[8..].copy_from_slice(&word(at + 1));
-        debug_assert!(arg.kind == ValueKind::Gid);
+        debug_assert!(arg.value_kind == ValueKind::Gid);
         gid
     }
 
@@ -158,8 +161,8 @@ impl Record {
     #[must_use]
     pub fn is_receive(&self) -> bool {
         self.call == Call::completion
-            && self.named("status") == 0
-            && self.named("opcode") & u64::from(abi::IBV_WC_RECV) != 0
+            && self.argument("status") == 0
+            && self.argument("opcode") & u64::from(abi::IBV_WC_RECV) != 0
     }
 }
 
@@ -175,7 +178,7 @@ pub struct Trace {
     /// The records, ordered by their start.
     pub records: Vec<Record>,
     /// A lower bound of the number of overwritten records.
-    pub lost: u64,
+    pub overwritten: u64,
 }
 
 impl Trace {
@@ -211,7 +214,7 @@ impl Trace {
             pid: head(AT_PID)? as u32,
             program: unpack_text(&program),
             realtime: (head(AT_REALTIME)?.wrapping_sub(head(AT_MONOTONIC)?)).cast_signed(),
-            lost: taken.saturating_sub(capacity as u64),
+            overwritten: taken.saturating_sub(capacity as u64),
             records,
         })
     }
@@ -258,7 +261,7 @@ pub(crate) mod tests {
         let trace = Trace::read(&file(&[late, early])).expect("a trace");
         assert_eq!(trace.records, [early, late]);
         assert_eq!((trace.pid, trace.program.as_str()), (77, "prog"));
-        assert_eq!((trace.time(&early), trace.lost), (680, 29));
+        assert_eq!((trace.time(&early), trace.overwritten), (680, 29));
     }
 
     #[test]
@@ -284,7 +287,7 @@ pub(crate) mod tests {
         let mask = u64::from(abi::IBV_QP_STATE | abi::IBV_QP_TIMEOUT) << 32;
         let modify = record(Call::modify_qp, 1, &[0x11 | mask, 14 << 32 | 3]);
         assert_eq!(names(&modify), ["qp", "attr_mask", "qp_state", "timeout"]);
-        assert_eq!(modify.named("timeout"), 14);
+        assert_eq!(modify.argument("timeout"), 14);
         let failed = record(Call::completion, 1, &[0x11 | 12 << 32, 5, 99, 99, 0, 0x100]);
         assert_eq!(names(&failed), ["qp", "wr_id", "status", "cq"]);
     }
@@ -310,12 +313,15 @@ pub(crate) mod tests {
             ]
         );
         assert_eq!(
-            (swap.named("compare_add"), swap.named("swap"), swap.named("message")),
+            (swap.argument("compare_add"), swap.argument("swap"), swap.argument("message")),
             (8, 10, 0)
         );
         // The program did not set the swap operand of a fetch-and-add.
         let add = request(0x11 | u64::from(abi::IBV_WR_ATOMIC_FETCH_AND_ADD) << 32);
-        assert_eq!((add.named("compare_add"), add.named("swap"), add.named("message")), (8, 0, 0));
+        assert_eq!(
+            (add.argument("compare_add"), add.argument("swap"), add.argument("message")),
+            (8, 0, 0)
+        );
         assert!(!names(&add).contains(&"swap"));
         let mut zero = swap;
         (zero.args[8], zero.args[10]) = (0, 0);
@@ -325,7 +331,7 @@ pub(crate) mod tests {
             names(&datagram),
             ["qp", "wr_id", "opcode", "bytes", "ah", "remote_qp", "remote_qkey", "message"]
         );
-        assert_eq!((datagram.named("ah"), datagram.named("remote_addr")), (6, 0));
-        assert_eq!((datagram.named("remote_qkey"), datagram.named("rkey")), (7, 0));
+        assert_eq!((datagram.argument("ah"), datagram.argument("remote_addr")), (6, 0));
+        assert_eq!((datagram.argument("remote_qkey"), datagram.argument("rkey")), (7, 0));
     }
 }

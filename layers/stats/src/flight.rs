@@ -11,7 +11,7 @@ pub(crate) struct InFlight {
     /// The program's `wr_id`.
     pub(crate) wr_id: u64,
     /// Time of posting, in nanoseconds of CLOCK_MONOTONIC.
-    pub(crate) since: u64,
+    pub(crate) posted_ns: u64,
     /// The counters of the region of its first element.
     pub(crate) region: EntryRef,
 }
@@ -19,8 +19,8 @@ pub(crate) struct InFlight {
 /// The requests of a QP in the order of posting, which is the order of their completions.
 #[derive(Debug, Default)]
 pub(crate) struct RequestsInFlight {
-    all: VecDeque<InFlight>,
-    most: usize,
+    requests: VecDeque<InFlight>,
+    capacity: usize,
 }
 
 /// Most requests that are kept.
@@ -31,48 +31,51 @@ const MAX_SEARCH: usize = 64;
 impl RequestsInFlight {
     /// Forgets all requests of a QP whose send queue takes `most` requests.
     pub(crate) fn reset(&mut self, most: usize) {
-        self.all.clear();
-        self.most = most.clamp(1, MOST);
-        self.all.reserve(self.most);
+        self.requests.clear();
+        self.capacity = most.clamp(1, MOST);
+        self.requests.reserve(self.capacity);
     }
 
     /// Adds a request that is about to be posted.
     #[inline]
     pub(crate) fn push(&mut self, flight: InFlight) {
-        if self.all.len() >= self.most {
+        if self.requests.len() >= self.capacity {
             // The send queue takes fewer requests, so completions were missed.
-            self.all.clear();
+            self.requests.clear();
         }
-        self.all.push_back(flight);
+        self.requests.push_back(flight);
     }
 
     /// Removes a refused request.
     pub(crate) fn refuse(&mut self, wr_id: u64) {
         // The requests after the first refused request of a list are refused as well, in their
         // order.
-        if let Some(at) = self.all.iter().rposition(|flight| flight.wr_id == wr_id) {
-            self.all.remove(at);
+        if let Some(at) = self.requests.iter().rposition(|flight| flight.wr_id == wr_id) {
+            self.requests.remove(at);
         }
     }
 
     /// Removes and returns the request of a completion. Earlier requests have completed too:
     /// another thread has polled their completions, or they are lost.
     #[inline]
-    pub(crate) fn done(&mut self, wr_id: u64, ok: bool) -> Option<InFlight> {
-        match self.all.front() {
-            Some(first) if first.wr_id == wr_id => self.all.pop_front(),
+    pub(crate) fn complete(&mut self, wr_id: u64, ok: bool) -> Option<InFlight> {
+        match self.requests.front() {
+            Some(first) if first.wr_id == wr_id => self.requests.pop_front(),
             // An unsignaled request may complete with an error, and is not in the list.
             Some(_) if ok => {
-                let at =
-                    self.all.iter().take(MAX_SEARCH).position(|flight| flight.wr_id == wr_id)?;
-                self.all.remove(at)
+                let at = self
+                    .requests
+                    .iter()
+                    .take(MAX_SEARCH)
+                    .position(|flight| flight.wr_id == wr_id)?;
+                self.requests.remove(at)
             }
             _ => None,
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.all.len()
+        self.requests.len()
     }
 }
 
@@ -84,33 +87,33 @@ mod tests {
         let mut flights = RequestsInFlight::default();
         flights.reset(most);
         for (since, wr_id) in (1..).zip(ids) {
-            flights.push(InFlight { wr_id: *wr_id, since, region: EntryRef::NONE });
+            flights.push(InFlight { wr_id: *wr_id, posted_ns: since, region: EntryRef::NONE });
         }
         flights
     }
 
     fn since(flight: Option<InFlight>) -> Option<u64> {
-        flight.map(|flight| flight.since)
+        flight.map(|flight| flight.posted_ns)
     }
 
     #[test]
     fn each_completion_finds_its_request() {
         let mut flights = with(&[7, 7, 8, 9], 8);
-        assert_eq!(since(flights.done(7, true)), Some(1));
-        assert_eq!(since(flights.done(7, true)), Some(2));
+        assert_eq!(since(flights.complete(7, true)), Some(1));
+        assert_eq!(since(flights.complete(7, true)), Some(2));
         // Two threads poll, and the second thread reports first.
-        assert_eq!(since(flights.done(9, true)), Some(4));
-        assert_eq!(since(flights.done(8, true)), Some(3));
-        assert_eq!((since(flights.done(8, true)), flights.len()), (None, 0));
+        assert_eq!(since(flights.complete(9, true)), Some(4));
+        assert_eq!(since(flights.complete(8, true)), Some(3));
+        assert_eq!((since(flights.complete(8, true)), flights.len()), (None, 0));
     }
 
     #[test]
     fn what_was_refused_or_never_signaled_does_not_confuse() {
         let mut flights = with(&[7, 7, 8], 8);
         flights.refuse(7);
-        assert_eq!(since(flights.done(5, false)), None);
-        assert_eq!(since(flights.done(7, true)), Some(1));
-        assert_eq!(since(flights.done(8, true)), Some(3));
+        assert_eq!(since(flights.complete(5, false)), None);
+        assert_eq!(since(flights.complete(7, true)), Some(1));
+        assert_eq!(since(flights.complete(8, true)), Some(3));
     }
 
     #[test]

@@ -89,20 +89,20 @@ static REGIONS: Table<Region> = Table::new();
 static KEYS: Table<Region> = Table::new();
 
 struct QueuePair {
-    place: EntryRef,
+    entry: EntryRef,
     /// Number of requests that the send queue takes.
-    most: usize,
+    max_requests: usize,
     /// Lock order: a leaf.
     flights: Spin<RequestsInFlight>,
 }
 
 struct CqEntry {
-    place: EntryRef,
-    born: u64,
+    entry: EntryRef,
+    created_ns: u64,
 }
 
 struct Region {
-    place: EntryRef,
+    entry: EntryRef,
     context: usize,
     lkey: u32,
 }
@@ -111,13 +111,13 @@ struct Region {
 #[derive(Clone, Copy, Default)]
 struct CreatedQp {
     number: u32,
-    most: u32,
+    max_requests: u32,
     send_cq: u64,
     recv_cq: u64,
 }
 
 thread_local! {
-    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, most: 0, send_cq: 0, recv_cq: 0 }) };
+    static CREATED: Cell<CreatedQp> = const { Cell::new(CreatedQp { number: 0, max_requests: 0, send_cq: 0, recv_cq: 0 }) };
 }
 
 /// The key of a region in [`KEYS`].
@@ -147,11 +147,13 @@ fn region(qp: &Qp, post: &Post) -> EntryRef {
     let (.., lkey) = post.first;
     let known = KEYS.get(key(qp.ctx.at, lkey));
     known
-        .filter(|region| region.context == qp.ctx.at && region.lkey == lkey && region.place.own)
-        .map_or(EntryRef::NONE, |region| region.place)
+        .filter(|region| {
+            region.context == qp.ctx.at && region.lkey == lkey && region.entry.is_object
+        })
+        .map_or(EntryRef::NONE, |region| region.entry)
 }
 
-fn made(made: CreatedQp) {
+fn record_qp(made: CreatedQp) {
     let _ = CREATED.try_with(|cell| cell.set(made));
 }
 
@@ -162,7 +164,7 @@ fn kind_and_state(qp: &Qp) -> u64 {
 
 fn of_cq(at: u64, counter: Counter) {
     if let Some(cq) = CQS.get(at as usize) {
-        cq.place.add(counter, 1);
+        cq.entry.add(counter, 1);
     }
 }
 
@@ -187,21 +189,21 @@ unsafe fn registered(mr: *const ibv_mr, now: u64) {
         unsafe { ((*mr).context as usize, (*mr).lkey, (*mr).addr as u64, (*mr).length as u64) };
     let about = [address, length, 0];
     let place = page::object(EntryKind::Mr, lkey.into(), device(context), about, now);
-    let region = Arc::new(Region { place, context, lkey });
+    let region = Arc::new(Region { entry: place, context, lkey });
     REGIONS.insert(mr as usize, region.clone());
     KEYS.insert(key(context, lkey), region);
 }
 
 /// Counts a request that was posted or refused.
 #[inline]
-fn sent(qp: &Qp, post: &Post, error: i32) {
+fn count_send(qp: &Qp, post: &Post, error: i32) {
     let Some(known) = QPS.get(key_of(qp)) else { return };
     if error != 0 {
-        known.place.add(Counter::Refused, 1);
+        known.entry.add(Counter::Refused, 1);
         if post.signaled(qp) {
             let mut flights = known.flights.lock();
             flights.refuse(post.wr_id);
-            known.place.depth(flights.len() as u64);
+            known.entry.depth(flights.len() as u64);
         }
         return;
     }
@@ -212,8 +214,8 @@ fn sent(qp: &Qp, post: &Post, error: i32) {
         IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => Counter::Atomics,
         _ => Counter::Others,
     };
-    known.place.add(counter, 1);
-    known.place.add(Counter::Bytes, post.bytes);
+    known.entry.add(counter, 1);
+    known.entry.add(Counter::Bytes, post.bytes);
     let region = region(qp, post);
     region.add(Counter::Uses, 1);
     region.add(Counter::Bytes, post.bytes);
@@ -238,9 +240,9 @@ impl Watcher for Stats {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {
             Call::attach => opened(arg(0) as usize, times.start),
-            Call::create_qp | Call::create_qp_ex if result != 0 => made(CreatedQp {
+            Call::create_qp | Call::create_qp_ex if result != 0 => record_qp(CreatedQp {
                 number: arg(0) as u32,
-                most: arg(5) as u32,
+                max_requests: arg(5) as u32,
                 send_cq: arg(2),
                 recv_cq: arg(3),
             }),
@@ -248,14 +250,17 @@ impl Watcher for Stats {
                 let about = [arg(1), 0, 0];
                 let place =
                     page::object(EntryKind::Cq, result, device(arg(0) as usize), about, times.end);
-                CQS.insert(result as usize, Arc::new(CqEntry { place, born: times.end }));
+                CQS.insert(
+                    result as usize,
+                    Arc::new(CqEntry { entry: place, created_ns: times.end }),
+                );
             }
             Call::destroy_cq if error == 0 => {
                 // The address may already belong to a CQ that another thread created.
-                let known = CQS.share(arg(0) as usize).filter(|cq| cq.born < times.start);
+                let known = CQS.share(arg(0) as usize).filter(|cq| cq.created_ns < times.start);
                 if let Some(cq) = known {
                     CQS.remove(arg(0) as usize);
-                    page::gone(cq.place, times.end);
+                    page::mark_destroyed(cq.entry, times.end);
                 }
             }
             Call::reg_mr | Call::reg_mr_ex | Call::reg_dmabuf_mr | Call::reg_dm_mr
@@ -274,7 +279,7 @@ impl Watcher for Stats {
                     if KEYS.share(key).is_some_and(|other| Arc::ptr_eq(&other, &region)) {
                         KEYS.remove(key);
                     }
-                    page::gone(region.place, times.end);
+                    page::mark_destroyed(region.entry, times.end);
                 }
             }
             Call::req_notify_cq => of_cq(arg(0), Counter::Armed),
@@ -295,22 +300,22 @@ impl Watcher for Stats {
             let region = region(qp, post);
             let since = layer_tap::now();
             let mut flights = known.flights.lock();
-            flights.push(InFlight { wr_id: post.wr_id, since, region });
-            known.place.depth(flights.len() as u64);
+            flights.push(InFlight { wr_id: post.wr_id, posted_ns: since, region });
+            known.entry.depth(flights.len() as u64);
         }
     }
 
     #[inline]
     fn posted(queue: Queue<'_>, post: &Post, _times: Times, error: i32) {
         match queue {
-            Queue::Send(qp) => sent(qp, post, error),
+            Queue::Send(qp) => count_send(qp, post, error),
             Queue::Receive(qp) => {
                 let Some(known) = QPS.get(key_of(qp)) else { return };
                 if error != 0 {
-                    known.place.add(Counter::Refused, 1);
+                    known.entry.add(Counter::Refused, 1);
                     return;
                 }
-                known.place.add(Counter::Receives, 1);
+                known.entry.add(Counter::Receives, 1);
                 region(qp, post).add(Counter::Uses, 1);
             }
             Queue::Shared(_) => page::count(Counter::SharedReceives),
@@ -319,28 +324,28 @@ impl Watcher for Stats {
 
     #[inline]
     fn completed(cq: usize, qp: Option<&Qp>, done: &Completion, at: u64) {
-        let cq = CQS.get(cq).map_or(EntryRef::NONE, |cq| cq.place);
+        let cq = CQS.get(cq).map_or(EntryRef::NONE, |cq| cq.entry);
         cq.add(Counter::Polled, 1);
         let Some(known) = qp.and_then(|qp| QPS.get(key_of(qp))) else { return };
         let ok = done.status == IBV_WC_SUCCESS;
-        known.place.status(done.status);
+        known.entry.status(done.status);
         if ok && done.opcode & IBV_WC_RECV != 0 {
-            known.place.add(Counter::Received, 1);
-            known.place.add(Counter::ReceivedBytes, done.bytes.into());
+            known.entry.add(Counter::Received, 1);
+            known.entry.add(Counter::ReceivedBytes, done.bytes.into());
             return;
         }
-        known.place.add(if ok { Counter::Completed } else { Counter::Failed }, 1);
+        known.entry.add(if ok { Counter::Completed } else { Counter::Failed }, 1);
         let flight = {
             let mut flights = known.flights.lock();
-            let flight = flights.done(done.wr_id, ok);
-            known.place.depth(flights.len() as u64);
+            let flight = flights.complete(done.wr_id, ok);
+            known.entry.depth(flights.len() as u64);
             flight
         };
         // The time of a flushed request says nothing about the device.
         if let Some(flight) = flight.filter(|_| ok) {
-            let took = at.saturating_sub(flight.since);
-            known.place.latency(took);
-            if cq.own {
+            let took = at.saturating_sub(flight.posted_ns);
+            known.entry.latency(took);
+            if cq.is_object {
                 cq.latency(took);
             }
             flight.region.latency(took);
@@ -350,7 +355,7 @@ impl Watcher for Stats {
     #[inline]
     fn polled_empty(cq: usize) {
         if let Some(cq) = CQS.get(cq) {
-            cq.place.add(Counter::Empty, 1);
+            cq.entry.add(Counter::Empty, 1);
         }
     }
 
@@ -367,17 +372,20 @@ impl Watcher for Stats {
             layer_tap::now(),
         );
         let mut flights = RequestsInFlight::default();
-        flights.reset(made.most as usize);
-        let most = made.most as usize;
-        QPS.insert(key_of(qp), Arc::new(QueuePair { place, most, flights: Spin::new(flights) }));
+        flights.reset(made.max_requests as usize);
+        let most = made.max_requests as usize;
+        QPS.insert(
+            key_of(qp),
+            Arc::new(QueuePair { entry: place, max_requests: most, flights: Spin::new(flights) }),
+        );
     }
 
     fn qp_modified(qp: &Qp) {
         if let Some(known) = QPS.get(key_of(qp)) {
-            known.place.about(0, kind_and_state(qp));
+            known.entry.set_property(0, kind_and_state(qp));
             if qp.state.load(Ordering::Relaxed) == IBV_QPS_RESET {
-                known.flights.lock().reset(known.most);
-                known.place.depth(0);
+                known.flights.lock().reset(known.max_requests);
+                known.entry.depth(0);
             }
         }
     }
@@ -385,7 +393,7 @@ impl Watcher for Stats {
     fn qp_destroyed(qp: &Qp) {
         if let Some(known) = QPS.share(key_of(qp)) {
             QPS.remove(key_of(qp));
-            page::gone(known.place, layer_tap::now());
+            page::mark_destroyed(known.entry, layer_tap::now());
         }
     }
 }

@@ -11,7 +11,7 @@ use layer_records::histogram::bucket;
 use layer_records::stats::{
     AT_ABOUT, AT_BORN, AT_COUNTERS, AT_DEVICE, AT_ENDED, AT_GONE, AT_ID, AT_KIND, AT_LATENCY,
     AT_MOST, AT_NAME, AT_SUM, AT_UNLISTED, AT_USED, Counter, ENTRY, EntryKind, MAGIC, OF_A_CQ,
-    WORDS, at,
+    WORDS, word_of,
 };
 use layer_tap::file;
 
@@ -29,9 +29,9 @@ struct Entries {
     tried: bool,
     used: usize,
     capacity: usize,
-    lives: u64,
+    use_numbers: u64,
     /// Entries of destroyed objects, the oldest first.
-    gone: VecDeque<usize>,
+    destroyed: VecDeque<usize>,
     /// Entries of devices, by name.
     devices: Vec<(String, usize)>,
 }
@@ -42,8 +42,8 @@ impl Entries {
             tried: false,
             used: 0,
             capacity: 0,
-            lives: 0,
-            gone: VecDeque::new(),
+            use_numbers: 0,
+            destroyed: VecDeque::new(),
             devices: Vec::new(),
         }
     }
@@ -55,15 +55,15 @@ pub(crate) struct EntryRef {
     generation: u32,
     index: u32,
     /// Whether the entry is the object's own, not its device's.
-    pub(crate) own: bool,
+    pub(crate) is_object: bool,
 }
 
 impl EntryRef {
     /// No entry.
-    pub(crate) const NONE: Self = Self { generation: 0, index: 0, own: false };
+    pub(crate) const NONE: Self = Self { generation: 0, index: 0, is_object: false };
     /// The entry of the process, once the file exists.
     fn process() -> Self {
-        Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, own: true }
+        Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, is_object: true }
     }
 
     /// A word of the entry. `None` for an entry of the parent's file, which may still be mapped.
@@ -73,8 +73,8 @@ impl EntryRef {
         if base.is_null() || self.generation != GENERATION.load(Ordering::Relaxed) {
             return None;
         }
-        // SAFETY: `take` makes only indices within the mapping. The mapping is never removed, and
-        // its words are used as atomics only.
+        // SAFETY: `take_entry` makes only indices within the mapping. The mapping is never removed,
+        // and its words are used as atomics only.
         Some(unsafe {
             AtomicU64::from_ptr(base.add(HEAD / 8 + self.index as usize * WORDS + word))
         })
@@ -83,14 +83,14 @@ impl EntryRef {
     /// Adds to a counter.
     #[inline]
     pub(crate) fn add(self, counter: Counter, more: u64) {
-        self.add_at(at(counter), more);
+        self.add_at(word_of(counter), more);
     }
 
     /// Counts a completion with this status.
     #[inline]
     pub(crate) fn status(self, status: u32) {
         let last = layer_records::stats::STATUSES - 1;
-        self.add_at(at(Counter::Status) + (status as usize).min(last), 1);
+        self.add_at(word_of(Counter::Status) + (status as usize).min(last), 1);
     }
 
     #[inline]
@@ -104,11 +104,11 @@ impl EntryRef {
     #[inline]
     pub(crate) fn depth(self, depth: u64) {
         // The depth of a device is a sum, which is not known here.
-        if !self.own {
+        if !self.is_object {
             return;
         }
         if let (Some(now), Some(most)) =
-            (self.word(at(Counter::Depth)), self.word(at(Counter::Deepest)))
+            (self.word(word_of(Counter::Depth)), self.word(word_of(Counter::Deepest)))
         {
             now.store(depth, Ordering::Relaxed);
             if most.load(Ordering::Relaxed) < depth {
@@ -130,8 +130,8 @@ impl EntryRef {
     }
 
     /// Stores a property of the object.
-    pub(crate) fn about(self, which: usize, value: u64) {
-        if let (true, Some(word)) = (self.own, self.word(AT_ABOUT + which)) {
+    pub(crate) fn set_property(self, which: usize, value: u64) {
+        if let (true, Some(word)) = (self.is_object, self.word(AT_ABOUT + which)) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -154,17 +154,19 @@ pub(crate) fn count(counter: Counter) {
 /// The entry of a device, which all its contexts share.
 pub(crate) fn device(name: &str, now: u64) -> EntryRef {
     let mut state = ENTRIES.lock();
-    make(&mut state);
+    make_file(&mut state);
     let known = state.devices.iter().find(|(known, _)| known == name).map(|(_, index)| *index);
     if let Some(index) = known {
-        return here(index, true);
+        return entry_at(index, true);
     }
-    let Some(index) = take(&mut state, EntryKind::Device, 0, 0, now) else { return EntryRef::NONE };
+    let Some(index) = take_entry(&mut state, EntryKind::Device, 0, 0, now) else {
+        return EntryRef::NONE;
+    };
     for (at, word) in pack_text::<8>(name.as_bytes()).into_iter().enumerate() {
         store(index, AT_NAME + at, word);
     }
     state.devices.push((name.to_owned(), index));
-    here(index, true)
+    entry_at(index, true)
 }
 
 /// The entry of a new object, or its device's entry if none is free.
@@ -179,30 +181,30 @@ pub(crate) fn object(
     if device.word(0).is_none() {
         return EntryRef::NONE;
     }
-    match take(&mut state, kind, id, device.index as usize, now) {
+    match take_entry(&mut state, kind, id, device.index as usize, now) {
         Some(index) => {
             for (at, word) in about.into_iter().enumerate() {
                 store(index, AT_ABOUT + at, word);
             }
-            here(index, true)
+            entry_at(index, true)
         }
-        None => EntryRef { own: false, ..device },
+        None => EntryRef { is_object: false, ..device },
     }
 }
 
 /// Marks the entry of a destroyed object. The entry stays until another object needs it.
-pub(crate) fn gone(place: EntryRef, now: u64) {
+pub(crate) fn mark_destroyed(place: EntryRef, now: u64) {
     let mut state = ENTRIES.lock();
-    if place.own && place.word(0).is_some() {
+    if place.is_object && place.word(0).is_some() {
         place.depth(0);
         store(place.index as usize, AT_GONE, now);
-        state.gone.push_back(place.index as usize);
+        state.destroyed.push_back(place.index as usize);
     }
 }
 
-fn here(index: usize, own: bool) -> EntryRef {
+fn entry_at(index: usize, own: bool) -> EntryRef {
     let generation = GENERATION.load(Ordering::Relaxed);
-    EntryRef { generation, index: u32::try_from(index).unwrap_or(0), own }
+    EntryRef { generation, index: u32::try_from(index).unwrap_or(0), is_object: own }
 }
 
 /// A word of the head or of an entry. The caller holds `ENTRIES`, and its index is below the
@@ -221,14 +223,20 @@ fn load(index: usize, at: usize) -> u64 {
 }
 
 /// Takes an unused entry, or the entry of the object that was destroyed first.
-fn take(state: &mut Entries, kind: EntryKind, id: u64, device: usize, now: u64) -> Option<usize> {
+fn take_entry(
+    state: &mut Entries,
+    kind: EntryKind,
+    id: u64,
+    device: usize,
+    now: u64,
+) -> Option<usize> {
     if BASE.load(Ordering::Acquire).is_null() {
         return None;
     }
     let index = if state.used < state.capacity {
         state.used += 1;
         state.used - 1
-    } else if let Some(index) = state.gone.pop_front() {
+    } else if let Some(index) = state.destroyed.pop_front() {
         fold(index, state.capacity);
         index
     } else {
@@ -239,11 +247,11 @@ fn take(state: &mut Entries, kind: EntryKind, id: u64, device: usize, now: u64) 
     for at in 1..WORDS {
         store(index, at, 0);
     }
-    state.lives += 1;
+    state.use_numbers += 1;
     store(index, AT_ID, id);
     store(index, AT_DEVICE, device as u64);
     store(index, AT_BORN, now);
-    word(HEAD / 8 + index * WORDS).store(kind as u64 | state.lives << 8, Ordering::Release);
+    word(HEAD / 8 + index * WORDS).store(kind as u64 | state.use_numbers << 8, Ordering::Release);
     word(AT_USED).store(state.used as u64, Ordering::Release);
     Some(index)
 }
@@ -263,17 +271,17 @@ fn fold(index: usize, capacity: usize) {
     match load(index, AT_KIND) & 0xff {
         kind if kind == EntryKind::Qp as u64 => {
             let counters = AT_COUNTERS..AT_MOST;
-            counters.filter(|word| *word != at(Counter::Deepest)).for_each(add);
-            most(at(Counter::Deepest));
+            counters.filter(|word| *word != word_of(Counter::Deepest)).for_each(add);
+            most(word_of(Counter::Deepest));
             most(AT_MOST);
         }
-        kind if kind == EntryKind::Cq as u64 => OF_A_CQ.into_iter().map(at).for_each(add),
+        kind if kind == EntryKind::Cq as u64 => OF_A_CQ.into_iter().map(word_of).for_each(add),
         _ => {}
     }
 }
 
 /// Makes the file at the first call. A failure is reported once.
-fn make(state: &mut Entries) {
+fn make_file(state: &mut Entries) {
     if state.tried {
         return;
     }
@@ -286,8 +294,13 @@ fn make(state: &mut Entries) {
             BASE.store(base, Ordering::Release);
             state.capacity = capacity as usize;
             // The first entry belongs to the process.
-            let _ =
-                take(state, EntryKind::Process, u64::from(std::process::id()), 0, layer_tap::now());
+            let _ = take_entry(
+                state,
+                EntryKind::Process,
+                u64::from(std::process::id()),
+                0,
+                layer_tap::now(),
+            );
         }
         Err(why) => cface::say!("ferroverbs stats: nothing is counted: {why}"),
     }

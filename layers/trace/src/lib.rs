@@ -185,7 +185,7 @@ fn failed(number: u32, done: &Completion) {
     if DUMPS.fetch_add(1, Ordering::Relaxed) < settings::settings().dumps {
         recorder::dump(number, done.wr_id, done.status);
     } else {
-        recorder::keep();
+        recorder::keep_file();
     }
 }
 

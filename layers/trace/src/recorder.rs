@@ -158,7 +158,7 @@ fn is_ready(local: &ThreadRing) -> bool {
 fn prepare(local: &ThreadRing) -> bool {
     let mut base = RING.load(Ordering::Acquire);
     if base.is_null() {
-        base = make();
+        base = make_file();
         if base.is_null() {
             return false;
         }
@@ -195,7 +195,7 @@ fn fetch(record: *const u64) {
 /// Makes the file. A failure returns NULL, and is reported once.
 #[cold]
 #[inline(never)]
-fn make() -> *mut u64 {
+fn make_file() -> *mut u64 {
     let mut state = FILE.lock();
     if state.tried {
         return RING.load(Ordering::Acquire);
@@ -224,14 +224,14 @@ fn open() -> Result<(PathBuf, *mut u64), String> {
 }
 
 /// Keeps the file when the process ends.
-pub(crate) fn keep() {
+pub(crate) fn keep_file() {
     KEEP.store(true, Ordering::Relaxed);
 }
 
 /// Writes the content of the ring as text, beside the file, and prints the name of the text.
 #[cold]
 pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
-    keep();
+    keep_file();
     let base = RING.load(Ordering::Acquire);
     let Some(path) = FILE.lock().path.clone() else { return };
     if base.is_null() {
@@ -271,7 +271,7 @@ pub(crate) fn dump(qp: u32, wr_id: u64, status: u32) {
 
 /// Removes the file at exit if no error occurred.
 pub(crate) extern "C" fn at_exit() {
-    if settings().keep || KEEP.load(Ordering::Relaxed) {
+    if settings().keeps_file || KEEP.load(Ordering::Relaxed) {
         return;
     }
     if let Some(path) = FILE.lock().path.take() {

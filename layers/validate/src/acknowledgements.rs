@@ -7,7 +7,7 @@ use layer_tap::argument::AcknowledgedEvents;
 
 use crate::checks::events::{self, Unacknowledged};
 use crate::patience::persists;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::state::Cq;
 
 /// CQ-06, CQ-08: reports the destruction of an object that waits for acknowledgements.
@@ -18,7 +18,7 @@ pub(crate) fn waits(
     got: &AtomicU32,
     acked: AcknowledgedEvents<'_>,
 ) {
-    if !wanted(events.id()) {
+    if !is_enabled(events.id()) {
         return;
     }
     let waiting = persists(|| {
@@ -31,6 +31,6 @@ pub(crate) fn waits(
 
 /// CQ-07: reports more acknowledged events than the program has read.
 pub(crate) fn check(call: &str, cq: &Cq, acked: u32) {
-    let found = events::acknowledged_too_often(cq.got.load(Ordering::Relaxed), acked);
+    let found = events::acknowledged_too_often(cq.events_read.load(Ordering::Relaxed), acked);
     report(call, || cq.name(), found, None);
 }

@@ -27,6 +27,6 @@ pub(crate) fn live_pd(call: &str, pd: Arg<'_, ibv_pd>) {
 /// QP-13: reports the QPs that still use an object.
 pub(crate) fn still_used(call: &str, kind: &str, at: usize, users: &[&Arc<Qp>]) {
     let names: Vec<String> = users.iter().map(|qp| qp.name()).collect();
-    let found = users.first().and_then(|first| objects::used_by_qps(&names, first.made));
+    let found = users.first().and_then(|first| objects::used_by_qps(&names, first.created_by));
     report(call, || format!("{kind} {at:#x}"), found, None);
 }

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use crate::checks::Id;
 use crate::native::{OnReport, Sanitizer};
-use crate::report::wanted;
+use crate::report::is_enabled;
 
 /// The suppression that `soft` needs.
 const SUPPRESSION: &str = "interceptor_via_lib:libsoft";
@@ -35,31 +35,31 @@ static OFF: AtomicBool = AtomicBool::new(false);
 /// driver. The sanitizer calls `on_report` after a report. Returns whether poisoning ends, so that
 /// the caller must unpoison all buffers.
 pub(crate) fn begin(writes_itself: bool, on_report: OnReport) -> bool {
-    if !wanted(Id::Mr10) || SANITIZER.get_or_init(|| find(on_report)).is_none() {
+    if !is_enabled(Id::Mr10) || SANITIZER.get_or_init(|| find_sanitizer(on_report)).is_none() {
         return false;
     }
     let ends = writes_itself && !is_suppressed() && !OFF.swap(true, Ordering::Relaxed);
     if ends {
-        say(
+        report(
             "suppressions of AddressSanitizer need a line interceptor_via_lib:libsoft (ASAN_OPTIONS=suppressions=FILE), or it takes the software device for the program",
         );
     }
     ends
 }
 
-fn say(why: &str) {
+fn report(why: &str) {
     cface::say!("ferroverbs validate: MR-10 tells nothing: {why}");
 }
 
 /// Whether buffers are poisoned.
 pub(crate) fn is_on() -> bool {
-    wanted(Id::Mr10) && !OFF.load(Ordering::Relaxed) && matches!(SANITIZER.get(), Some(Some(_)))
+    is_enabled(Id::Mr10) && !OFF.load(Ordering::Relaxed) && matches!(SANITIZER.get(), Some(Some(_)))
 }
 
-fn find(callback: OnReport) -> Option<Sanitizer> {
+fn find_sanitizer(callback: OnReport) -> Option<Sanitizer> {
     let sanitizer = Sanitizer::find(callback);
     if sanitizer.is_none() {
-        say("the program is not built with -fsanitize=address");
+        report("the program is not built with -fsanitize=address");
     }
     sanitizer
 }

@@ -19,7 +19,7 @@ use crate::state::{QPS, Qp};
 use crate::watcher::Validate;
 
 #[inline(always)]
-fn known(qp: usize) -> Option<(&'static Qp, &'static Builder)> {
+fn records_of(qp: usize) -> Option<(&'static Qp, &'static Builder)> {
     let known = QPS.get(qp)?;
     Some((known, known.builder.as_deref()?))
 }
@@ -28,7 +28,7 @@ fn known(qp: usize) -> Option<(&'static Qp, &'static Builder)> {
 #[inline(always)]
 fn check_started(qp: &Qp, builder: &Builder, call: &str) {
     let found = protocol::not_started(builder.owner(), thread());
-    report(call, || qp.name(), found, qp.about());
+    report(call, || qp.name(), found, qp.message_subject());
 }
 
 /// Checks and records the request that is complete.
@@ -59,7 +59,7 @@ fn enter(open: &mut OpenRequest, part: RequestPart<'_>) {
 
 impl BuilderCalls for Validate {
     fn pointers(qp: usize, act: &mut dyn FnMut(&mut BuilderPointers)) {
-        if let Some((_, builder)) = known(qp) {
+        if let Some((_, builder)) = records_of(qp) {
             act(&mut builder.lock().pointers);
         }
     }
@@ -71,7 +71,7 @@ impl BuilderCalls for Validate {
         request: &BegunRequest,
         pick: impl FnOnce(&BuilderPointers) -> R,
     ) -> Option<R> {
-        let (known, builder) = known(qp)?;
+        let (known, builder) = records_of(qp)?;
         check_started(known, builder, call);
         let BegunRequest { wr_id, flags, opcode, remote, rkey, .. } = *request;
         // A bind and an invalidation have a key of this process.
@@ -94,12 +94,14 @@ impl BuilderCalls for Validate {
         part: RequestPart<'_>,
         pick: impl FnOnce(&BuilderPointers) -> R,
     ) -> Option<R> {
-        let (known, builder) = known(qp)?;
+        let (known, builder) = records_of(qp)?;
         check_started(known, builder, call);
         let mut building = builder.lock();
         match &mut building.open {
             Some(open) => enter(open, part),
-            None => report(call, || known.name(), [protocol::no_request()], known.about()),
+            None => {
+                report(call, || known.name(), [protocol::no_request()], known.message_subject())
+            }
         }
         Some(pick(&building.pointers))
     }
@@ -107,10 +109,10 @@ impl BuilderCalls for Validate {
     #[inline(always)]
     fn start(qp: Arg<'_, ibv_qp_ex>, site: CallSite) {
         const CALL: &str = "ibv_wr_start";
-        let Some((known, builder)) = known(qp.at()) else { return };
+        let Some((known, builder)) = records_of(qp.at()) else { return };
         let me = thread();
         let found = protocol::started_twice(builder.owner(), me);
-        report(CALL, || known.name(), found, known.about());
+        report(CALL, || known.name(), found, known.message_subject());
         let start = builder.lock().pointers.start();
         start.call(qp);
         // The provider has admitted this thread.
@@ -125,7 +127,7 @@ impl BuilderCalls for Validate {
     #[inline(always)]
     fn complete(qp: Arg<'_, ibv_qp_ex>) -> Option<Returned<c_int>> {
         const CALL: &str = "ibv_wr_complete";
-        let (known, builder) = known(qp.at())?;
+        let (known, builder) = records_of(qp.at())?;
         check_started(known, builder, CALL);
         let (complete, ids) = {
             let mut building = builder.lock();
@@ -149,7 +151,7 @@ impl BuilderCalls for Validate {
     }
 
     fn abort(qp: Arg<'_, ibv_qp_ex>) {
-        let Some((known, builder)) = known(qp.at()) else { return };
+        let Some((known, builder)) = records_of(qp.at()) else { return };
         check_started(known, builder, "ibv_wr_abort");
         let abort = {
             let mut building = builder.lock();

@@ -47,7 +47,7 @@ fn key(fd: c_int) -> usize {
 }
 
 /// The channel with this descriptor, if it has CQs.
-pub(crate) fn known(fd: c_int) -> Option<&'static Channel> {
+pub(crate) fn channel_with_cqs(fd: c_int) -> Option<&'static Channel> {
     CHANNELS.get(key(fd))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn join(fd: c_int) -> Arc<Channel> {
 
 impl Channel {
     /// Forgets a destroyed CQ, which was armed `arms` times.
-    pub(crate) fn leave(&self, arms: u32) {
+    pub(crate) fn remove_cq(&self, arms: u32) {
         unchanged(|| {
             self.arms.fetch_sub(arms, Ordering::Relaxed);
             if self.users.fetch_sub(1, Ordering::Relaxed) == 1 {

@@ -26,7 +26,7 @@ use crate::checks::Id as Check;
 use crate::checks::connections::{self, PrivateDataLimit, REJECTION, REPLY, REQUEST};
 use crate::checks::finding::Stack;
 use crate::patience::persists;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::stack;
 use crate::state::{QPS, context};
 
@@ -42,10 +42,10 @@ struct CmId {
     channel: usize,
     listening: Option<Listening>,
     /// Whether the id came with a connection request.
-    asked: bool,
+    from_request: bool,
     /// Whether its request was rejected, or its connection failed.
     failed: bool,
-    made: Stack,
+    created_by: Stack,
 }
 
 struct Connections {
@@ -66,7 +66,10 @@ pub(crate) fn hold() -> Guard {
 
 impl Connections {
     fn add(&mut self, id: usize, channel: usize, asked: bool, made: Stack) {
-        self.ids.insert(id, CmId { channel, listening: None, asked, failed: false, made });
+        self.ids.insert(
+            id,
+            CmId { channel, listening: None, from_request: asked, failed: false, created_by: made },
+        );
     }
 
     fn remove(&mut self, id: usize) -> Option<CmId> {
@@ -83,7 +86,7 @@ impl Connections {
 
 /// Records an id that a call has just returned.
 fn add(id: usize, channel: usize, asked: bool) {
-    let made = stack::here();
+    let made = stack::current_stack();
     CONNECTIONS.lock().add(id, channel, asked, made);
 }
 
@@ -93,7 +96,7 @@ fn name(id: usize) -> String {
 
 /// CM-01: reports a call that waits until all events of the id are acknowledged.
 fn check_acknowledged(call: &str, id: usize) {
-    if !wanted(Check::Cm01) {
+    if !is_enabled(Check::Cm01) {
         return;
     }
     let left = || {
@@ -113,9 +116,9 @@ fn check_unused(channel: usize) {
     let (mut users, mut left) = (Vec::new(), Vec::new());
     let (mut made, mut asked) = (None, None);
     for (at, id) in CONNECTIONS.lock().ids.iter().filter(|(_, id)| id.channel == channel) {
-        if id.asked && id.failed {
+        if id.from_request && id.failed {
             left.push(name(*at));
-            asked = asked.or(Some(("its request was got", id.made)));
+            asked = asked.or(Some(("its request was got", id.created_by)));
             continue;
         }
         let mut what = name(*at);
@@ -123,7 +126,7 @@ fn check_unused(channel: usize) {
             what = format!("{what} (listening on port {port})");
         }
         users.push(what);
-        made = made.or(Some(("that id was made", id.made)));
+        made = made.or(Some(("that id was made", id.created_by)));
     }
     let found = connections::channel_in_use(&users, made, &left, asked);
     report("rdma_destroy_event_channel", || format!("channel {channel:#x}"), found, None);
@@ -138,16 +141,16 @@ fn waiting(channel: Arg<'_, rdma_event_channel>) -> Option<u64> {
 }
 
 fn before_event(channel: Arg<'_, rdma_event_channel>) -> u64 {
-    let wants = wanted(Check::Cm08) && CONNECTIONS.lock().listeners > 0;
+    let wants = is_enabled(Check::Cm08) && CONNECTIONS.lock().listeners > 0;
     if wants { waiting(channel).unwrap_or(0) } else { 0 }
 }
 
 /// Records an event that a call has just returned.
-fn got(channel: usize, event: &CmEventParts, waiting: u64) {
+fn record_event(channel: usize, event: &CmEventParts, waiting: u64) {
     let CmEventParts { id, listener, .. } = *event;
     let counts_for = if listener == 0 { id } else { listener };
     let mut backlog = None;
-    let made = (event.event == RDMA_CM_EVENT_CONNECT_REQUEST).then(stack::here);
+    let made = (event.event == RDMA_CM_EVENT_CONNECT_REQUEST).then(stack::current_stack);
     {
         let mut known = CONNECTIONS.lock();
         known.events.insert(event.at, (counts_for, event.event));
@@ -208,13 +211,13 @@ fn check_connection(
         let all = "RDMA_MAX_INIT_DEPTH";
         found.extend(connections::resources("initiator_depth", wanted, most_wanted, all));
     }
-    if wanted(Check::Cm07)
+    if is_enabled(Check::Cm07)
         && let Some(qp) = QPS.get(id.qp)
-        && qp.kind == IBV_QPT_RC
+        && qp.qp_type == IBV_QPT_RC
         && qp.srq.is_none()
         && qp.recv.lock().flights.is_empty()
     {
-        found.push(connections::no_receive(&qp.name(), qp.made));
+        found.push(connections::no_receive(&qp.name(), qp.created_by));
     }
     report(call, || name(at.at()), found, None);
 }
@@ -260,7 +263,7 @@ impl ConnectionCalls for Validate {
         if result.get() == 0
             && let Some(event) = event.event()
         {
-            got(channel.at(), &event, count);
+            record_event(channel.at(), &event, count);
         }
         result
     }

@@ -15,7 +15,7 @@ use crate::checks::completion::{
 };
 use crate::checks::ends::PeerAttributes;
 use crate::checks::peer::RemoteMemory;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::stack;
 use crate::state::{Cq, InFlight, Qp, Queue};
 use crate::{digest, other_end, overlap, regions};
@@ -38,7 +38,7 @@ pub(crate) fn completed(
 ) {
     let Ok(place) = qps.binary_search_by_key(&number, |qp| qp.number) else { return };
     let Some(qp) = qps.get(place) else { return };
-    if matches!(qp.kind, IBV_QPT_DRIVER | IBV_QPT_XRC_RECV) {
+    if matches!(qp.qp_type, IBV_QPT_DRIVER | IBV_QPT_XRC_RECV) {
         return;
     }
     let ok = done.status == IBV_WC_SUCCESS;
@@ -46,12 +46,12 @@ pub(crate) fn completed(
     if side == QueueSide::Receive
         && let Some(srq) = &qp.srq
     {
-        srq.taken.fetch_add(1, Ordering::Relaxed);
+        srq.received.fetch_add(1, Ordering::Relaxed);
         if ok {
-            overlap::over(srq.at, done.wr_id);
+            overlap::remove_request(srq.address, done.wr_id);
         } else {
             // Other receives may be gone with it, without a completion.
-            overlap::clear_queue(srq.at);
+            overlap::clear_queue(srq.address);
             failed(qp, done, None, call, false);
         }
         return;
@@ -59,7 +59,7 @@ pub(crate) fn completed(
     let flight = retire(qp, side, done, ok);
     if side == QueueSide::Send && digest::is_on() {
         let found = qp.digests.lock().completed(done.wr_id, ok);
-        report(call, || qp.request_name(done.wr_id), found, qp.about());
+        report(call, || qp.request_name(done.wr_id), found, qp.message_subject());
     }
     // With an SRQ, a failed receive looks like a failed send. Tag matching completes requests that
     // the program did not post.
@@ -69,7 +69,7 @@ pub(crate) fn completed(
         && !qp.was_reset.load(Ordering::Relaxed)
     {
         let found = completion::without_request(side == QueueSide::Send, done.wr_id);
-        report(call, || qp.name(), [found], qp.about());
+        report(call, || qp.name(), [found], qp.message_subject());
     }
     if !ok {
         failed(qp, done, flight.as_ref(), call, side == QueueSide::Send);
@@ -79,8 +79,8 @@ pub(crate) fn completed(
 /// The queue of a completion. The opcode of a failed completion is undefined.
 #[inline]
 fn side_of(qp: &Qp, cq: &Cq, done: &Completion, ok: bool) -> QueueSide {
-    let sends = qp.send_cq.as_ref().is_some_and(|send| send.at == cq.at);
-    let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.at == cq.at);
+    let sends = qp.send_cq.as_ref().is_some_and(|send| send.address == cq.address);
+    let receives = qp.recv_cq.as_ref().is_some_and(|recv| recv.address == cq.address);
     match (sends, receives) {
         (true, false) => QueueSide::Send,
         (false, true) => QueueSide::Receive,
@@ -111,7 +111,7 @@ fn retire(qp: &Qp, side: QueueSide, done: &Completion, ok: bool) -> Option<InFli
     };
     let found = queue.flights.remove(place);
     if let Some(flight) = &found {
-        queue.over(flight);
+        queue.end_memory_use(flight);
     }
     if side == QueueSide::Send {
         queue.due = queue.due.saturating_sub(u32::from(found.is_some_and(|flight| flight.due)));
@@ -122,7 +122,7 @@ fn retire(qp: &Qp, side: QueueSide, done: &Completion, ok: bool) -> Option<InFli
             if queue.flights.get(at).is_none_or(|flight| flight.due) {
                 at += 1;
             } else if let Some(flight) = queue.flights.remove(at) {
-                queue.over(&flight);
+                queue.end_memory_use(&flight);
             }
         }
     }
@@ -145,7 +145,7 @@ fn failed(
     }
     let first = !qp.failed.swap(true, Ordering::Relaxed);
     let was = qp.state();
-    if qp.kind != abi::IBV_QPT_UD {
+    if qp.qp_type != abi::IBV_QPT_UD {
         qp.state.store(IBV_QPS_ERR, Ordering::Relaxed);
     } else if sent && done.status != IBV_WC_WR_FLUSH_ERR && qp.state() != IBV_QPS_ERR {
         qp.state.store(abi::IBV_QPS_SQE, Ordering::Relaxed);
@@ -153,7 +153,7 @@ fn failed(
     // A request that was reported when it was posted needs no second message.
     let is_reported = qp.first_message.load(Ordering::Relaxed) != 0;
     let found = if done.status == IBV_WC_WR_FLUSH_ERR {
-        if !first || is_reported || !wanted(Id::Qp17) {
+        if !first || is_reported || !is_enabled(Id::Qp17) {
             return;
         }
         completion::flushed(&facts(qp, None, flight, sent), was)
@@ -164,7 +164,7 @@ fn failed(
         }
         Some(completion::failure(&facts(qp, Some(done.status), flight, sent), done))
     };
-    report(call, || qp.request_name(done.wr_id), found, qp.about());
+    report(call, || qp.request_name(done.wr_id), found, qp.message_subject());
 }
 
 /// The facts about a failed request. The peer is asked if it may have caused `status`.
@@ -172,7 +172,7 @@ fn facts(qp: &Qp, status: Option<u32>, flight: Option<&InFlight>, sent: bool) ->
     let request = flight.map(|flight| CompletedRequest {
         opcode: flight.opcode.into(),
         memory: RemoteMemory { addr: flight.remote, bytes: flight.bytes, rkey: flight.rkey },
-        late: flight.late,
+        posted_in_err: flight.posted_in_err,
         posted: stack::posted(flight.site),
     });
     let attributes = {
@@ -187,11 +187,11 @@ fn facts(qp: &Qp, status: Option<u32>, flight: Option<&InFlight>, sent: bool) ->
             max_rd_atomic: attr.max_rd_atomic,
         }
     };
-    let mut facts = FailureFacts { sent, request, attributes, ..FailureFacts::default() };
+    let mut facts = FailureFacts { is_send: sent, request, attributes, ..FailureFacts::default() };
     if sent && status.is_some_and(is_of_both) {
         let key = request.map_or(0, |request| request.memory.rkey);
         facts.stale_key = regions::stale(key);
-        facts.region_of_lkey = regions::by_lkey(key).map(|mr| (mr.at, mr.rkey));
+        facts.region_of_lkey = regions::by_lkey(key).map(|mr| (mr.address_of_mr, mr.rkey));
         facts.local_peer = other_end::local(qp).map(|peer| {
             let attr = peer.attr.lock();
             let attributes = PeerAttributes {

@@ -30,13 +30,13 @@ use crate::poison;
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
-use crate::state::{CQS, Cq, PDS, QPS, SRQS, context, gone, shared};
+use crate::state::{CQS, Cq, PDS, QPS, SRQS, context, record_destruction, shared};
 use crate::threads::enter;
 use crate::waits;
 use crate::watcher::Validate;
 
 /// Records a new CQ.
-fn remember(
+fn record_cq(
     device: &Device,
     cq: Arg<'_, ibv_cq>,
     channel: Option<ChannelParts>,
@@ -45,20 +45,20 @@ fn remember(
 ) {
     let Some(ctx) = shared(device.at) else { return };
     let known = Cq {
-        at: cq.at(),
+        address: cq.at(),
         ctx,
         cqe: AtomicU32::new(u32::try_from(cq.entries()).unwrap_or(u32::MAX)),
         single,
         user: AtomicU32::new(0),
         qps: Spin::new(Vec::new()),
-        got: AtomicU32::new(0),
+        events_read: AtomicU32::new(0),
         channel: channel.map(|channel| channels::join(channel.fd)),
         arms: AtomicU32::new(0),
         solicited: AtomicBool::new(false),
         armed_again: AtomicBool::new(false),
         async_got: AtomicU32::new(0),
         extended,
-        made: stack::here(),
+        created_by: stack::current_stack(),
     };
     CQS.insert(cq.at(), Arc::new(known));
 }
@@ -79,7 +79,7 @@ fn wanted_cq(
         wc_flags: attr.wc_flags,
         comp_mask: attr.comp_mask,
         flags: attr.flags,
-        parent_is_good: domain.is_some_and(|pd| pd.root != pd.at),
+        parent_is_good: domain.is_some_and(|pd| pd.root != pd.address),
     };
     WantedCq {
         cqe: attr.cqe.into(),
@@ -101,7 +101,7 @@ impl CompletionCalls for Validate {
         let watch = WatchedCall::begin("ibv_create_cq");
         let made = next.call();
         if let Some(cq) = made.object() {
-            remember(device, cq, channel.parts(), false, None);
+            record_cq(device, cq, channel.parts(), false, None);
         } else if let Some(ctx) = context(device.at) {
             let asked = WantedCq {
                 cqe: cqe.into(),
@@ -109,7 +109,7 @@ impl CompletionCalls for Validate {
                 foreign_channel: is_foreign(device, channel.parts()),
                 extended: None,
             };
-            watch.failed(ctx, &Subject::none(Id::Cq14), |facts, errno| {
+            watch.failed(ctx, &Subject::without_object(Id::Cq14), |facts, errno| {
                 queues::create_cq(facts, &asked, errno)
             });
         }
@@ -130,10 +130,10 @@ impl CompletionCalls for Validate {
             let single = given.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
                 || domain.is_some_and(|pd| pd.single);
             let extended = Extended::new(IteratorPointers::of(cq));
-            remember(device, cq.plain(), attr.channel(), single, Some(extended));
+            record_cq(device, cq.plain(), attr.channel(), single, Some(extended));
         } else if let Some(ctx) = context(device.at) {
             let asked = wanted_cq(device, &given, attr.channel());
-            watch.failed(ctx, &Subject::none(Id::Cq14), |facts, errno| {
+            watch.failed(ctx, &Subject::without_object(Id::Cq14), |facts, errno| {
                 queues::create_cq(facts, &asked, errno)
             });
         }
@@ -205,13 +205,13 @@ impl CompletionCalls for Validate {
             if known.qps.lock().is_empty() {
                 let name = known.name();
                 let events = Unacknowledged::Completion;
-                acknowledgements::waits(events, CALL, &name, &known.got, acked);
+                acknowledgements::waits(events, CALL, &name, &known.events_read, acked);
                 let (events, acked) =
                     (Unacknowledged::Asynchronous, cq.acknowledged_asynchronous());
                 acknowledgements::waits(events, CALL, &name, &known.async_got, acked);
             }
         }
-        waits::leaves(at);
+        waits::prepare_destruction(at);
         let result = next.call();
         match known {
             Some(known) if result.get() != 0 => {
@@ -223,7 +223,7 @@ impl CompletionCalls for Validate {
                 if let Some(known) = known {
                     known.leave_channel();
                 }
-                gone("cq", at);
+                record_destruction("cq", at);
             }
         }
         result
@@ -237,7 +237,7 @@ impl CompletionCalls for Validate {
         if let Some(known) = CQS.get(cq.at()) {
             let acked = cq.acknowledged_completions().read();
             acknowledgements::check("ibv_get_cq_event", known, acked);
-            known.got.fetch_add(1, Ordering::Relaxed);
+            known.events_read.fetch_add(1, Ordering::Relaxed);
             advice::woken(known);
             known.disarm();
         }
@@ -255,7 +255,7 @@ impl CompletionCalls for Validate {
             IBV_EVENT_CQ_ERR => {
                 if let Some(cq) = CQS.get(object) {
                     cq.async_got.fetch_add(1, Ordering::Relaxed);
-                    let found = events::overrun(cq.cqe.load(Ordering::Relaxed), cq.made);
+                    let found = events::overrun(cq.cqe.load(Ordering::Relaxed), cq.created_by);
                     report("ibv_get_async_event", || cq.name(), [found], None);
                 }
             }

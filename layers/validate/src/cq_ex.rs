@@ -54,7 +54,7 @@ impl IteratorCalls for Validate {
                     // `end_poll` ends the stay.
                     core::mem::forget(user);
                 }
-                look(known, &completion);
+                handle_completion(known, &completion);
             }
         }
         result
@@ -68,9 +68,9 @@ impl IteratorCalls for Validate {
         misuse(known, "ibv_next_poll", protocol::next_poll(extended.state()));
         let (result, completion) = next.call();
         match completion {
-            Some(completion) => look(known, &completion),
+            Some(completion) => handle_completion(known, &completion),
             None => {
-                extended.set_state(Iteration::Over);
+                extended.set_state(Iteration::Ended);
             }
         }
         result
@@ -100,7 +100,7 @@ impl IteratorCalls for Validate {
 }
 
 /// Handles the completion at which the iterator stands.
-fn look(known: &Cq, completion: &CompletionReader<'_>) {
+fn handle_completion(known: &Cq, completion: &CompletionReader<'_>) {
     let qps = known.qps.lock();
     let number = match (completion.qp(), qps.as_slice()) {
         (Some(number), _) => number,

@@ -11,7 +11,7 @@ use crate::checks::buffers;
 use crate::checks::finding::Finding;
 use crate::checks::request::{SendRequest, reads_memory};
 use crate::native;
-use crate::report::wanted;
+use crate::report::is_enabled;
 use crate::stack::{self, Site};
 
 /// Bytes of one checksum.
@@ -59,7 +59,7 @@ fn pieces(sges: &[ibv_sge]) -> Vec<(u64, usize, u64)> {
 /// Whether the check is on.
 #[inline]
 pub(crate) fn is_on() -> bool {
-    wanted(Id::Mr08)
+    is_enabled(Id::Mr08)
 }
 
 impl Digests {
@@ -96,7 +96,7 @@ impl Digests {
             sum(*at, *length).is_some_and(|now| now != *before)
         };
         let (at, length, _) = digest.pieces.iter().find(changed)?;
-        Some(buffers::changed(*at, *length, stack::of(digest.site)))
+        Some(buffers::changed(*at, *length, stack::stack_at(digest.site)))
     }
 
     pub(crate) fn clear(&mut self) {

@@ -13,7 +13,7 @@ use crate::checks::send::{self, Handle, SendFacts};
 use crate::checks::{Id, element};
 use crate::elements::{self, MemoryUse};
 use crate::overlap;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::stack::{self, Site};
 use crate::state::{AHS, Ctx, InFlight, QPS, Qp, Queue, destroyed_at, root_of};
 use crate::{digest, regions};
@@ -22,7 +22,7 @@ use crate::{digest, regions};
 #[inline]
 fn facts(qp: &Qp) -> SendFacts {
     SendFacts {
-        kind: qp.kind,
+        qp_type: qp.qp_type,
         cap: qp.cap,
         max_rd_atomic: qp.max_rd_atomic.load(Ordering::Relaxed),
         mtu: qp.mtu.load(Ordering::Relaxed),
@@ -35,7 +35,7 @@ fn facts(qp: &Qp) -> SendFacts {
 fn handle(qp: &Qp, at: usize) -> Handle {
     match AHS.get(at) {
         Some(ah) if ah.pd == qp.pd || root_of(ah.pd) == qp.root => Handle::Good,
-        Some(ah) => Handle::OtherPd { ah: ah.at, pd: ah.pd, qp_pd: qp.pd },
+        Some(ah) => Handle::OtherPd { ah: ah.address, pd: ah.pd, qp_pd: qp.pd },
         None if at == 0 => Handle::Null,
         None => match destroyed_at("ah", at) {
             Some(stack) => Handle::Destroyed { ah: at, stack },
@@ -47,8 +47,8 @@ fn handle(qp: &Qp, at: usize) -> Handle {
 /// QP-01: checks the state of the QP for a send.
 #[inline]
 pub(crate) fn check_send_state(qp: &Qp, call: &'static str, wr_id: u64) {
-    let found = send::state(qp.kind, qp.state());
-    report(call, || qp.request_name(wr_id), found, qp.about());
+    let found = send::state(qp.qp_type, qp.state());
+    report(call, || qp.request_name(wr_id), found, qp.message_subject());
 }
 
 /// Checks one send request, and its memory.
@@ -59,9 +59,9 @@ pub(crate) fn check_send(
     request: &SendRequest<'_>,
 ) {
     let facts = facts(qp);
-    let handle = (qp.kind == IBV_QPT_UD).then(|| handle(qp, request.ah));
+    let handle = (qp.qp_type == IBV_QPT_UD).then(|| handle(qp, request.ah));
     let object = || qp.request_name(request.wr_id);
-    report(call, object, send::send(&facts, request, handle), qp.about());
+    report(call, object, send::send(&facts, request, handle), qp.message_subject());
     let sges = send::elements(&facts, request);
     if !sges.is_empty() {
         let brings =
@@ -69,8 +69,8 @@ pub(crate) fn check_send(
         let memory = MemoryUse {
             call,
             object: &object,
-            qp: qp.about(),
-            ctx: qp.ctx.at,
+            qp: qp.message_subject(),
+            ctx: qp.ctx.address,
             pd: qp.root,
             written: fetches(request.opcode).then_some(brings),
         };
@@ -97,9 +97,9 @@ pub(crate) fn push(
         qp.digests.lock().record(request, qp.cap.max_send_wr, site);
     }
     if queue.fetches.concerns(request) {
-        let (to, most) = (qp.posted_to(queue), queue.most);
+        let (to, most) = (qp.posted_to(queue), queue.capacity);
         let found = queue.fetches.sends(to, &mut queue.cache, most, request, site);
-        report(call, || qp.request_name(request.wr_id), found, qp.about());
+        report(call, || qp.request_name(request.wr_id), found, qp.message_subject());
     }
     if due {
         (queue.unsignaled, queue.due) = (0, queue.due + 1);
@@ -108,15 +108,15 @@ pub(crate) fn push(
             && !qp.has_failed()
         {
             let room = cq.cqe.load(Ordering::Relaxed);
-            let origin = ("the CQ was created", cq.made);
-            let found = queue::too_many_signaled(queue.due, cq.at, room, origin);
-            report(call, || qp.request_name(request.wr_id), [found], qp.about());
+            let origin = ("the CQ was created", cq.created_by);
+            let found = queue::too_many_signaled(queue.due, cq.address, room, origin);
+            report(call, || qp.request_name(request.wr_id), [found], qp.message_subject());
         }
     } else {
         queue.unsignaled += 1;
-        if queue.unsignaled == qp.cap.max_send_wr && qp.kind != IBV_QPT_DRIVER {
+        if queue.unsignaled == qp.cap.max_send_wr && qp.qp_type != IBV_QPT_DRIVER {
             let found = queue::only_unsignaled(qp.cap.max_send_wr);
-            report(call, || qp.request_name(request.wr_id), [found], qp.about());
+            report(call, || qp.request_name(request.wr_id), [found], qp.message_subject());
         }
     }
 }
@@ -134,7 +134,7 @@ pub(crate) fn not_posted(qp: &Qp, call: &'static str, error: c_int, ids: &[u64])
     drop(queue);
     if error == libc::ENOMEM && all >= qp.cap.max_send_wr as usize {
         let found = queue::send_queue_is_full(all, due);
-        report(call, || qp.request_name(wr_id), [found], qp.about());
+        report(call, || qp.request_name(wr_id), [found], qp.message_subject());
     }
 }
 
@@ -162,33 +162,36 @@ pub(crate) fn check_window(
     info: &ibv_mw_bind_info,
     lkey: Option<u32>,
 ) {
-    let mr = lkey.and_then(|lkey| regions::known(qp.ctx.at, lkey));
+    let mr = lkey.and_then(|lkey| regions::find_region(qp.ctx.address, lkey));
     let found = mr.and_then(|mr| element::window(&mr, info.mw_access_flags, info.length));
-    report(call, || qp.request_name(wr_id), found, qp.about());
+    report(call, || qp.request_name(wr_id), found, qp.message_subject());
 }
 
 /// WR-09: reports a destroyed address handle that a request in flight uses.
 pub(crate) fn check_ah_in_flight(ctx: &Ctx, ah: usize) {
-    for qp in QPS.all().iter().filter(|qp| qp.kind == IBV_QPT_UD && qp.ctx.at == ctx.at) {
+    for qp in
+        QPS.all().iter().filter(|qp| qp.qp_type == IBV_QPT_UD && qp.ctx.address == ctx.address)
+    {
         if qp.has_failed() || (IBV_QPS_RESET..=IBV_QPS_INIT).contains(&qp.state()) {
             continue;
         }
         let uses = |flight: &&InFlight| flight.due && flight.ah == ah;
         let first = qp.send.lock().flights.iter().find(uses).copied();
-        let found = first
-            .map(|first| queue::handle_in_flight(&qp.name(), first.wr_id, stack::of(first.site)));
-        report("ibv_destroy_ah", || format!("ah {ah:#x}"), found, qp.about());
+        let found = first.map(|first| {
+            queue::handle_in_flight(&qp.name(), first.wr_id, stack::stack_at(first.site))
+        });
+        report("ibv_destroy_ah", || format!("ah {ah:#x}"), found, qp.message_subject());
     }
 }
 
 /// MR-06: reports requests in flight that use the key of a region. A connected QP stops after an
 /// error, and uses the region no more.
 pub(crate) fn check_region_in_flight(call: &str, region: &element::Mr) {
-    if !wanted(Id::Mr06) {
+    if !is_enabled(Id::Mr06) {
         return;
     }
     for qp in QPS.all() {
-        if qp.ctx.at != region.ctx || qp.has_failed() || qp.state() >= abi::IBV_QPS_SQE {
+        if qp.ctx.address != region.ctx || qp.has_failed() || qp.state() >= abi::IBV_QPS_SQE {
             continue;
         }
         for (queue, what) in [(&qp.send, "send"), (&qp.recv, "receive")] {
@@ -202,12 +205,12 @@ pub(crate) fn check_region_in_flight(call: &str, region: &element::Mr) {
                 (count, queue.flights.iter().find(uses).copied())
             };
             let found = first.map(|first| {
-                let kind = crate::checks::transitions::kind_name(qp.kind);
+                let kind = crate::checks::transitions::kind_name(qp.qp_type);
                 let name = format!("{} ({kind})", qp.name());
-                element::in_flight(count, what, &name, first.wr_id, stack::of(first.site))
+                element::in_flight(count, what, &name, first.wr_id, stack::stack_at(first.site))
             });
-            let object = || format!("mr {:#x} (lkey {:#x})", region.at, region.lkey);
-            report(call, object, found, qp.about());
+            let object = || format!("mr {:#x} (lkey {:#x})", region.address_of_mr, region.lkey);
+            report(call, object, found, qp.message_subject());
         }
     }
 }
@@ -224,7 +227,7 @@ pub(crate) fn receives(
     if overlap::is_kept() {
         let (to, sges) = (qp.posted_to(queue), request.sges.unwrap_or(&[]));
         let found = overlap::receives(to, &mut queue.cache, request.wr_id, sges, site);
-        report(call, || qp.request_name(request.wr_id), found, qp.about());
+        report(call, || qp.request_name(request.wr_id), found, qp.message_subject());
     }
 }
 
@@ -247,7 +250,7 @@ pub(crate) fn list_was_refused(
     site: Site,
 ) {
     let posted = all.saturating_sub(ids.len());
-    let bad = ids.first().filter(|_| wanted(Id::Wr13));
+    let bad = ids.first().filter(|_| is_enabled(Id::Wr13));
     let list = bad.and_then(|bad| RefusedList::new(key_of(first), *bad, posted, all, error));
     if let Some(list) = list {
         queue.refused = Some(Box::new((list, site)));
@@ -266,7 +269,7 @@ pub(crate) fn list_begins(
         let (list, site) = *refused;
         let is_in_flight = queue.flights.iter().any(|flight| flight.wr_id == request.wr_id);
         let found: Option<Finding> =
-            list.posted_again(&key_of(request), is_in_flight, stack::of(site));
-        report(call, || qp.request_name(request.wr_id), found, qp.about());
+            list.posted_again(&key_of(request), is_in_flight, stack::stack_at(site));
+        report(call, || qp.request_name(request.wr_id), found, qp.message_subject());
     }
 }

@@ -6,7 +6,7 @@ use abi::{IBV_LINK_LAYER_ETHERNET, ibv_ah_attr};
 
 use crate::checks::Id;
 use crate::checks::address::{self, Family};
-use crate::report::{About, report, wanted};
+use crate::report::{About, is_enabled, report};
 use crate::state::Ctx;
 
 /// Whether an entry of a port's GID table is empty.
@@ -35,7 +35,7 @@ pub(crate) fn check(
 ) -> bool {
     let Some(known) = ctx.port(port) else { return false };
     let is_ethernet = u32::from(known.link_layer) == IBV_LINK_LAYER_ETHERNET;
-    if !is_ethernet || address.is_global == 0 || !(wanted(Id::Qp06) || wanted(Id::Qp07)) {
+    if !is_ethernet || address.is_global == 0 || !(is_enabled(Id::Qp06) || is_enabled(Id::Qp07)) {
         return false;
     }
     let index = address.grh.sgid_index;
@@ -44,7 +44,7 @@ pub(crate) fn check(
         return false;
     }
     let from = ctx.provider.gid(port, index);
-    if wanted(Id::Qp06) {
+    if is_enabled(Id::Qp06) {
         let found = address::source(index, from.as_ref(), || better(ctx, port, None));
         let is_found = found.is_some();
         report(call, || object.to_owned(), found, qp);
@@ -53,7 +53,7 @@ pub(crate) fn check(
             return true;
         }
     }
-    let (Some(from), true) = (from, wanted(Id::Qp07)) else { return false };
+    let (Some(from), true) = (from, is_enabled(Id::Qp07)) else { return false };
     let to = Ipv6Addr::from(address.grh.dgid.bytes());
     let found =
         address::families(index, from.address, to, |family| better(ctx, port, Some(family)));

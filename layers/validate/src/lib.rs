@@ -118,7 +118,7 @@ unsafe extern "C" fn attach(
     let longest = ports.iter().map(|port| u64::from(port.max_msg_sz)).max();
     let max_message = longest.unwrap_or(u64::MAX);
     let at = context as usize;
-    CONTEXTS.insert(at, Arc::new(Ctx { at, provider, device, ports, max_message }));
+    CONTEXTS.insert(at, Arc::new(Ctx { address: at, provider, device, ports, max_message }));
     // SAFETY: the arguments are the front-end's, as the interface describes them.
     unsafe { layer_tap::attach::<Validate>(context, next, mine) };
     0

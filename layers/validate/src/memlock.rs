@@ -3,11 +3,11 @@
 use crate::checks::{Id, element};
 use crate::native;
 use crate::regions;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 
 /// Checks a registration of `length` bytes that failed with `errno`. The caller restores `errno`.
 pub(crate) fn check(call: &str, length: usize, errno: i32) {
-    if errno != libc::ENOMEM || !wanted(Id::Mr12) {
+    if errno != libc::ENOMEM || !is_enabled(Id::Mr12) {
         return;
     }
     let held = regions::registered_bytes();

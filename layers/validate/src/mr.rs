@@ -39,7 +39,7 @@ fn check_access(call: &str, access: u32) {
 
 /// Records a region that was just created in `pd`; the front-end sets the member later, and few
 /// providers do. `memory` is the address of the region's first byte in the process.
-fn remember(
+fn record_region(
     device: &Device,
     pd: usize,
     mr: Arg<'_, ibv_mr>,
@@ -49,7 +49,7 @@ fn remember(
 ) {
     let (lkey, rkey) = mr.keys();
     let region = Mr {
-        at: mr.at(),
+        address_of_mr: mr.at(),
         ctx: device.at,
         pd: root_of(pd),
         lkey,
@@ -57,7 +57,7 @@ fn remember(
         range,
         access,
         shift: memory.zip(range).map(|(memory, (start, _))| memory.wrapping_sub(start)),
-        made: stack::here(),
+        registered_by: stack::current_stack(),
     };
     crate::advice::registered();
     regions::insert(region);
@@ -89,7 +89,7 @@ fn failed(device: &Device, watch: &WatchedCall, call: &str, asked: &Registration
 #[cold]
 fn explain(device: &Device, watch: &WatchedCall, judge: impl FnOnce(&Facts<'_>, c_int) -> Judged) {
     if let Some(ctx) = context(device.at) {
-        watch.failed(ctx, &Subject::none(Id::Mr19), judge);
+        watch.failed(ctx, &Subject::without_object(Id::Mr19), judge);
     }
 }
 
@@ -108,8 +108,8 @@ fn refused(
 }
 
 /// Removes the record of a region.
-fn forget(device: &Device, lkey: u32) {
-    let region = regions::remove(device.at, lkey, stack::here());
+fn remove_region(device: &Device, lkey: u32) {
+    let region = regions::remove(device.at, lkey, stack::current_stack());
     if let Some((shift, (start, end))) = region.and_then(|mr| mr.shift.zip(mr.range)) {
         crate::overlap::unregistered(&(start.wrapping_add(shift)..end.wrapping_add(shift)));
     }
@@ -118,7 +118,7 @@ fn forget(device: &Device, lkey: u32) {
 /// The arguments of a bind. `lkey` is that of its region; `None` for NULL.
 fn binding(device: usize, info: &ibv_mw_bind_info, lkey: Option<u32>) -> Binding {
     let region = lkey.map(|lkey| {
-        let region = regions::known(device, lkey);
+        let region = regions::find_region(device, lkey);
         BoundTo {
             range: region.and_then(|region| region.range),
             access: region.and_then(|region| region.access),
@@ -147,7 +147,7 @@ impl MemoryCalls for Validate {
         if let Some(mr) = made.object() {
             // A NULL address with the largest length makes an implicit region.
             let range = range_of(iova, length, access.cast_unsigned());
-            remember(device, pd.at(), mr, range, Some(access.cast_unsigned()), Some(addr));
+            record_region(device, pd.at(), mr, range, Some(access.cast_unsigned()), Some(addr));
         } else {
             failed(device, &watch, "ibv_reg_mr", &registration(addr, length, iova, access));
         }
@@ -171,7 +171,7 @@ impl MemoryCalls for Validate {
             let start = if mask.contains(MrInitMask::IOVA) { Some(given.iova) } else { memory };
             let access = given.access.cast_unsigned();
             let range = start.and_then(|start| range_of(start, given.length, access));
-            remember(device, pd.at(), mr, range, Some(access), memory);
+            record_region(device, pd.at(), mr, range, Some(access), memory);
         } else {
             let iova = if mask.contains(MrInitMask::IOVA) { given.iova } else { addr };
             let asked = registration(addr, given.length, iova, given.access);
@@ -195,7 +195,7 @@ impl MemoryCalls for Validate {
         let made = next.call();
         if let Some(mr) = made.object() {
             let access = access.cast_unsigned();
-            remember(device, pd.at(), mr, range_of(iova, length, access), Some(access), None);
+            record_region(device, pd.at(), mr, range_of(iova, length, access), Some(access), None);
         } else {
             let asked = registration(offset, length, iova, access);
             explain(device, &watch, |facts, errno| memory::register(facts, &asked, errno, ""));
@@ -215,7 +215,7 @@ impl MemoryCalls for Validate {
         let watch = WatchedCall::begin("ibv_reg_dm_mr");
         let made = next.call();
         match made.object() {
-            Some(mr) => remember(device, pd.at(), mr, None, Some(access), None),
+            Some(mr) => record_region(device, pd.at(), mr, None, Some(access), None),
             None => explain(device, &watch, |facts, errno| {
                 memory::register_device_memory(facts, offset, length as u64, access, errno)
             }),
@@ -230,7 +230,7 @@ impl MemoryCalls for Validate {
     ) -> Returned<*mut ibv_mr> {
         let made = next.call();
         if let Some(mr) = made.object() {
-            remember(device, pd.at(), mr, None, None, None);
+            record_region(device, pd.at(), mr, None, None, None);
         }
         made
     }
@@ -244,7 +244,7 @@ impl MemoryCalls for Validate {
         let watch = WatchedCall::begin("ibv_import_mr");
         let made = next.call();
         match made.object() {
-            Some(mr) => remember(device, pd.at(), mr, None, None, None),
+            Some(mr) => record_region(device, pd.at(), mr, None, None, None),
             None => explain(device, &watch, |_, _| others::import("region", handle)),
         }
         made
@@ -256,14 +256,14 @@ impl MemoryCalls for Validate {
         next: Next<F>,
     ) -> Returned<c_int> {
         let Some(mr) = mr.region() else { return next.call() };
-        let region = regions::known(device.at, mr.lkey);
+        let region = regions::find_region(device.at, mr.lkey);
         if let Some(region) = &region {
             check_region_in_flight("ibv_dereg_mr", region);
         }
         let watch = WatchedCall::begin("ibv_dereg_mr");
-        crate::advice::mapped(&mr, region.map(|region| region.made));
+        crate::advice::mapped(&mr, region.map(|region| region.registered_by));
         // The record is removed before the call, because another thread may get the key at once.
-        forget(device, mr.lkey);
+        remove_region(device, mr.lkey);
         let result = next.call();
         if result.get() != 0 {
             if let Some(region) = region {
@@ -280,7 +280,7 @@ impl MemoryCalls for Validate {
         mr: Arg<'_, ibv_mr>,
         next: Next<F>,
     ) -> Returned<()> {
-        forget(device, mr.keys().0);
+        remove_region(device, mr.keys().0);
         next.call()
     }
 
@@ -295,7 +295,7 @@ impl MemoryCalls for Validate {
         next: Next<F>,
     ) -> Returned<c_int> {
         let Some(before) = mr.region() else { return next.call() };
-        let region = regions::known(device.at, before.lkey);
+        let region = regions::find_region(device.at, before.lkey);
         let wants = flags.cast_unsigned();
         let watch = WatchedCall::begin("ibv_rereg_mr");
         if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
@@ -316,7 +316,7 @@ impl MemoryCalls for Validate {
             });
         }
         if let (0, Some(old)) = (result.get(), region) {
-            forget(device, before.lkey);
+            remove_region(device, before.lkey);
             let access = if wants & IBV_REREG_MR_CHANGE_ACCESS != 0 {
                 Some(access.cast_unsigned())
             } else {
@@ -333,7 +333,7 @@ impl MemoryCalls for Validate {
                 0 => before.pd as usize,
                 _ => pd.at(),
             };
-            remember(device, of, mr.public(), range, access, memory);
+            record_region(device, of, mr.public(), range, access, memory);
         }
         result
     }
@@ -409,7 +409,7 @@ impl MemoryCalls for Validate {
         let watch = WatchedCall::begin("ibv_advise_mr");
         let result = next.call();
         if result.get() != 0 {
-            refused(device, &watch, &result, &Subject::none(Id::Mr19), |_| {
+            refused(device, &watch, &result, &Subject::without_object(Id::Mr19), |_| {
                 memory::advise(advice, flags, !list.is_null(), count)
             });
         }

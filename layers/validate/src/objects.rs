@@ -27,7 +27,8 @@ use crate::regions;
 use crate::report::report;
 use crate::stack;
 use crate::state::{
-    AHS, Ah, CONTEXTS, CQS, Ctx, PDS, Pd, QPS, SRQS, Srq, context, gone, root_of, shared,
+    AHS, Ah, CONTEXTS, CQS, Ctx, PDS, Pd, QPS, SRQS, Srq, context, record_destruction, root_of,
+    shared,
 };
 use layer_tap::spin::Spin;
 use layer_tap::{Arg, Device, Next, ObjectCalls, Returned};
@@ -44,7 +45,7 @@ fn explain(
     judge: impl FnOnce(&Facts<'_>, c_int) -> Judged,
 ) {
     if let Some(ctx) = context(device.at) {
-        watch.failed(ctx, &Subject::none(id), judge);
+        watch.failed(ctx, &Subject::without_object(id), judge);
     }
 }
 
@@ -59,8 +60,17 @@ impl ObjectCalls for Validate {
         match made.object() {
             None => explain(device, &watch, Id::Ob09, others::alloc_pd),
             Some(pd) => {
-                let (at, made) = (pd.at(), stack::here());
-                PDS.insert(at, Arc::new(Pd { at, ctx: device.at, root: at, single: false, made }));
+                let (at, made) = (pd.at(), stack::current_stack());
+                PDS.insert(
+                    at,
+                    Arc::new(Pd {
+                        address: at,
+                        ctx: device.at,
+                        root: at,
+                        single: false,
+                        created_by: made,
+                    }),
+                );
             }
         }
         made
@@ -84,10 +94,13 @@ impl ObjectCalls for Validate {
                 });
             }
             Some(pd) => {
-                let (at, made) = (pd.at(), stack::here());
+                let (at, made) = (pd.at(), stack::current_stack());
                 let single = given.is_some_and(|attr| !attr.td.is_null());
                 let root = root_of(parent);
-                PDS.insert(at, Arc::new(Pd { at, ctx: device.at, root, single, made }));
+                PDS.insert(
+                    at,
+                    Arc::new(Pd { address: at, ctx: device.at, root, single, created_by: made }),
+                );
             }
         }
         made
@@ -105,7 +118,7 @@ impl ObjectCalls for Validate {
         PDS.remove(at);
         let result = next.call();
         if result.get() == 0 {
-            gone("pd", at);
+            record_destruction("pd", at);
             return result;
         }
         if let Some(known) = known {
@@ -123,9 +136,9 @@ impl ObjectCalls for Validate {
         next: Next<F>,
     ) -> Returned<()> {
         if let Some(ctx) = shared(device.at) {
-            crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.at), &ctx);
+            crate::advice::unread("ibv_close_device", format!("context {:#x}", ctx.address), &ctx);
             left(&ctx, "ibv_close_device");
-            CONTEXTS.remove(ctx.at);
+            CONTEXTS.remove(ctx.address);
         }
         next.call()
     }
@@ -145,7 +158,7 @@ impl ObjectCalls for Validate {
         match (made.object(), &asked) {
             (Some(ah), _) => {
                 let at = ah.at();
-                AHS.insert(at, Arc::new(Ah { at, ctx: device.at, pd: pd.at() }));
+                AHS.insert(at, Arc::new(Ah { address: at, ctx: device.at, pd: pd.at() }));
             }
             (None, Some((ctx, attr))) => {
                 explain(device, &watch, Id::Ob08, |facts, errno| {
@@ -166,7 +179,7 @@ impl ObjectCalls for Validate {
             flights::check_ah_in_flight(ctx, ah.at());
         }
         AHS.remove(ah.at());
-        gone("ah", ah.at());
+        record_destruction("ah", ah.at());
         next.call()
     }
 
@@ -278,14 +291,14 @@ impl ObjectCalls for Validate {
                 let users = QPS.all();
                 let users: Vec<_> = users
                     .iter()
-                    .filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.at == at))
+                    .filter(|qp| qp.srq.as_ref().is_some_and(|srq| srq.address == at))
                     .collect();
                 still_used("ibv_destroy_srq", "srq", at, &users);
                 SRQS.insert(at, known);
             }
             _ => {
                 crate::overlap::clear_queue(at);
-                gone("srq", at);
+                record_destruction("srq", at);
             }
         }
         result
@@ -295,23 +308,25 @@ impl ObjectCalls for Validate {
 /// The names of the objects of a PD, and the place where the first was made.
 fn users_of_pd(at: usize) -> (Vec<String>, Option<Origin>) {
     let (regions, windows) = regions::of_pd(at);
-    let mut origin = regions.first().map(|mr| ("that region was registered", mr.made));
-    let mut names: Vec<String> =
-        regions.iter().map(|mr| format!("mr {:#x} (lkey {:#x})", mr.at, mr.lkey)).collect();
+    let mut origin = regions.first().map(|mr| ("that region was registered", mr.registered_by));
+    let mut names: Vec<String> = regions
+        .iter()
+        .map(|mr| format!("mr {:#x} (lkey {:#x})", mr.address_of_mr, mr.lkey))
+        .collect();
     for qp in QPS.all().iter().filter(|qp| qp.pd == at) {
         names.push(qp.name());
-        origin = origin.or(Some(("that QP was created", qp.made)));
+        origin = origin.or(Some(("that QP was created", qp.created_by)));
     }
     for srq in SRQS.all().iter().filter(|srq| srq.pd == at) {
         names.push(srq.name());
-        origin = origin.or(Some(("that SRQ was created", srq.made)));
+        origin = origin.or(Some(("that SRQ was created", srq.created_by)));
     }
     for ah in AHS.all().iter().filter(|ah| ah.pd == at) {
-        names.push(format!("ah {:#x}", ah.at));
+        names.push(format!("ah {:#x}", ah.address));
     }
-    for pd in PDS.all().iter().filter(|pd| pd.root == at && pd.at != at) {
-        names.push(format!("parent domain {:#x}", pd.at));
-        origin = origin.or(Some(("that domain was made", pd.made)));
+    for pd in PDS.all().iter().filter(|pd| pd.root == at && pd.address != at) {
+        names.push(format!("parent domain {:#x}", pd.address));
+        origin = origin.or(Some(("that domain was made", pd.created_by)));
     }
     if windows > 0 {
         names.push(format!("{windows} memory windows"));
@@ -329,36 +344,36 @@ pub(crate) fn left_at_exit() {
 
 /// MR-13 and OB-02: reports the objects that are left in a context, and removes their records.
 fn left(ctx: &Ctx, call: &str) {
-    let (regions, windows) = regions::of_context(ctx.at, true);
-    let object = || format!("context {:#x}", ctx.at);
+    let (regions, windows) = regions::of_context(ctx.address, true);
+    let object = || format!("context {:#x}", ctx.address);
     report(call, object, element::left(&regions), None);
     let mut names: Vec<String> = Vec::new();
     let mut origin = None;
-    for qp in QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at) {
+    for qp in QPS.all().iter().filter(|qp| qp.ctx.address == ctx.address) {
         names.push(qp.name());
-        origin = origin.or(Some(("that QP was created", qp.made)));
-        QPS.remove(qp.at);
+        origin = origin.or(Some(("that QP was created", qp.created_by)));
+        QPS.remove(qp.address);
     }
-    for cq in CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at) {
+    for cq in CQS.all().iter().filter(|cq| cq.ctx.address == ctx.address) {
         names.push(cq.name());
-        origin = origin.or(Some(("that CQ was created", cq.made)));
-        CQS.remove(cq.at);
+        origin = origin.or(Some(("that CQ was created", cq.created_by)));
+        CQS.remove(cq.address);
         cq.leave_channel();
     }
-    for srq in SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at) {
+    for srq in SRQS.all().iter().filter(|srq| srq.ctx.address == ctx.address) {
         names.push(srq.name());
-        SRQS.remove(srq.at);
+        SRQS.remove(srq.address);
     }
-    for ah in AHS.all().iter().filter(|ah| ah.ctx == ctx.at) {
-        names.push(format!("ah {:#x}", ah.at));
-        AHS.remove(ah.at);
+    for ah in AHS.all().iter().filter(|ah| ah.ctx == ctx.address) {
+        names.push(format!("ah {:#x}", ah.address));
+        AHS.remove(ah.address);
     }
-    for pd in PDS.all().iter().filter(|pd| pd.ctx == ctx.at) {
+    for pd in PDS.all().iter().filter(|pd| pd.ctx == ctx.address) {
         // A PD with regions cannot be deallocated before them.
         if regions.iter().all(|mr| mr.pd != pd.root) {
-            names.push(format!("pd {:#x}", pd.at));
+            names.push(format!("pd {:#x}", pd.address));
         }
-        PDS.remove(pd.at);
+        PDS.remove(pd.address);
     }
     if windows > 0 {
         names.push(format!("{windows} memory windows"));
@@ -385,18 +400,18 @@ fn address(ctx: &Ctx, attr: &ibv_ah_attr) -> Address {
 fn remember_srq(device: &Device, at: usize, pd: usize, attr: &ibv_srq_attr, basic: bool) {
     let Some(ctx) = shared(device.at) else { return };
     let srq = Srq {
-        at,
+        address: at,
         ctx,
         pd,
         max_wr: AtomicU32::new(attr.max_wr),
         max_sge: attr.max_sge,
         basic,
         posted: AtomicU64::new(0),
-        taken: AtomicU64::new(0),
+        received: AtomicU64::new(0),
         cache: Spin::new(regions::Cache::default()),
         async_got: AtomicU32::new(0),
         limit_passed: AtomicBool::new(false),
-        made: stack::here(),
+        created_by: stack::current_stack(),
     };
     SRQS.insert(at, Arc::new(srq));
 }
@@ -413,7 +428,7 @@ fn kind_of(attr: &ibv_srq_init_attr_ex) -> u32 {
 fn wanted_srq(attr: &ibv_srq_init_attr_ex) -> WantedSrq {
     let extended = WantedSrqEx {
         comp_mask: attr.comp_mask,
-        kind: kind_of(attr),
+        srq_type: kind_of(attr),
         has_pd: !attr.pd.is_null(),
         has_xrcd: !attr.xrcd.is_null(),
         has_cq: !attr.cq.is_null(),

@@ -12,13 +12,15 @@ use crate::state::{QPS, Qp};
 pub(crate) fn local(qp: &Qp) -> Option<Arc<Qp>> {
     let number = qp.attr.lock().dest_qp_num;
     QPS.all().into_iter().find(|peer| {
-        peer.number == number && peer.kind == qp.kind && peer.attr.lock().dest_qp_num == qp.number
+        peer.number == number
+            && peer.qp_type == qp.qp_type
+            && peer.attr.lock().dest_qp_num == qp.number
     })
 }
 
 /// Asks the device of `qp`, which stays live during the call. `rkey` is the key in a request, or 0.
 pub(crate) fn of(qp: &Qp, rkey: u32) -> Option<Peer> {
-    let answer = qp.ctx.provider.other_end(qp.at, rkey)?;
+    let answer = qp.ctx.provider.other_end(qp.address, rkey)?;
     let (number, address) = {
         let attr = qp.attr.lock();
         (attr.dest_qp_num, attr.ah_attr.grh.dgid.bytes().into())
@@ -30,7 +32,7 @@ pub(crate) fn of(qp: &Qp, rkey: u32) -> Option<Peer> {
         process: process_name(answer.place, answer.pid, &name),
         answer,
         number,
-        own: qp.number,
+        local_number: qp.number,
         address,
         receives: receives.map(|peer| peer.recv.lock().flights.len()),
     })

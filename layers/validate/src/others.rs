@@ -33,7 +33,7 @@ macro_rules! explained {
             let watch = WatchedCall::begin($call);
             let made = next.call();
             if made.failed() && let Some(ctx) = context(device.at) {
-                watch.failed(ctx, &Subject::none(Id::$id), |$facts, $errno| $judge);
+                watch.failed(ctx, &Subject::without_object(Id::$id), |$facts, $errno| $judge);
             }
             made
         }
@@ -52,7 +52,7 @@ macro_rules! explained_errno {
             let result = next.call();
             if result.get() != 0 && let Some(ctx) = context(device.at) {
                 let $errno = result.get();
-                watch.refused(ctx, $errno, &Subject::none(Id::$id), |$facts| $judge);
+                watch.refused(ctx, $errno, &Subject::without_object(Id::$id), |$facts| $judge);
             }
             result
         }
@@ -60,12 +60,16 @@ macro_rules! explained_errno {
 }
 
 /// Judges a structure, or reports a NULL pointer.
-fn judge<T>(name: &str, given: Option<T>, judge: impl FnOnce(&T) -> Judged) -> Judged {
+fn judge_structure<T>(name: &str, given: Option<T>, judge: impl FnOnce(&T) -> Judged) -> Judged {
     match given {
         Some(given) => judge(&given),
         None => {
             let mut given = Judged::default();
-            given.needed(name, false, "give the structure that the page of the call describes");
+            given.add_required(
+                name,
+                false,
+                "give the structure that the page of the call describes",
+            );
             given
         }
     }
@@ -100,7 +104,7 @@ fn judge_operation(
 ) -> Judged {
     let known = SRQS.get(srq.at());
     let (is_basic, most) = known.map_or((false, u32::MAX), |known| (known.basic, known.max_sge));
-    judge("op", op.named_by(bad), |op| queues::post_srq_ops(op, is_basic, most, errno))
+    judge_structure("op", op.named_by(bad), |op| queues::post_srq_ops(op, is_basic, most, errno))
 }
 
 #[allow(unused_variables, reason = "most explanations need some of the arguments")]
@@ -108,43 +112,43 @@ impl OtherCalls for Validate {
     explained! {
         "ibv_create_comp_cntr" Ob09
         fn create_comp_cntr(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_comp_cntr_init_attr>) -> *mut ibv_comp_cntr;
-        |_facts, _errno| judge("init_attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("init_attr", attr.read(), |attr| {
             others::create_counter(attr.comp_mask, attr.type_, attr.flags)
         });
 
         "ibv_create_flow_action_esp" Ob09
         fn create_flow_action_esp(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_flow_action_esp_attr>) -> *mut ibv_flow_action;
-        |_facts, _errno| judge("esp", attr.read(), |attr| others::esp_action(&esp_action(attr), true));
+        |_facts, _errno| judge_structure("esp", attr.read(), |attr| others::esp_action(&esp_action(attr), true));
 
         "ibv_alloc_td" Ob09
         fn alloc_td(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_td_init_attr>) -> *mut ibv_td;
-        |_facts, _errno| judge("init_attr", attr.read(), |attr| others::only_mask(attr.comp_mask));
+        |_facts, _errno| judge_structure("init_attr", attr.read(), |attr| others::only_mask(attr.comp_mask));
 
         "ibv_alloc_dm" Mr19
         fn alloc_dm(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_alloc_dm_attr>) -> *mut ibv_dm;
-        |_facts, _errno| judge("attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("attr", attr.read(), |attr| {
             memory::allocate_device_memory(attr.length as u64, attr.log_align_req, attr.comp_mask)
         });
 
         "ibv_create_counters" Ob09
         fn create_counters(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_counters_init_attr>) -> *mut ibv_counters;
-        |_facts, _errno| judge("init_attr", attr.read(), |attr| others::only_mask(attr.comp_mask));
+        |_facts, _errno| judge_structure("init_attr", attr.read(), |attr| others::only_mask(attr.comp_mask));
 
         "ibv_create_flow" Ob09
         fn create_flow(qp: Arg<'_, ibv_qp>, attr: Arg<'_, ibv_flow_attr>) -> *mut ibv_flow;
-        |facts, _errno| judge("flow", attr.read(), |attr| others::create_flow(facts, attr));
+        |facts, _errno| judge_structure("flow", attr.read(), |attr| others::create_flow(facts, attr));
 
         "ibv_create_rwq_ind_table" Ob09
         fn create_rwq_ind_table(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_rwq_ind_table_init_attr>) -> *mut ibv_rwq_ind_table;
-        |_facts, _errno| judge("init_attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("init_attr", attr.read(), |attr| {
             queues::create_table(attr.log_ind_tbl_size, !attr.ind_tbl.is_null(), attr.comp_mask)
         });
 
         "ibv_create_wq" Ob09
         fn create_wq(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_wq_init_attr>) -> *mut ibv_wq;
-        |facts, _errno| judge("wq_init_attr", attr.read(), |attr| {
+        |facts, _errno| judge_structure("wq_init_attr", attr.read(), |attr| {
             let asked = queues::WantedWq {
-                kind: attr.wq_type,
+                wq_type: attr.wq_type,
                 max_wr: attr.max_wr,
                 max_sge: attr.max_sge,
                 comp_mask: attr.comp_mask,
@@ -164,13 +168,13 @@ impl OtherCalls for Validate {
 
         "ibv_open_qp" Qp21
         fn open_qp(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_qp_open_attr>) -> *mut ibv_qp;
-        |_facts, _errno| judge("qp_open_attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("qp_open_attr", attr.read(), |attr| {
             pairs::open_qp(attr.comp_mask, attr.qp_type, !attr.xrcd.is_null(), attr.qp_num)
         });
 
         "ibv_open_xrcd" Ob09
         fn open_xrcd(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_xrcd_init_attr>) -> *mut ibv_xrcd;
-        |_facts, _errno| judge("xrcd_init_attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("xrcd_init_attr", attr.read(), |attr| {
             others::open_xrcd(attr, native::is_open(attr.fd))
         });
     }
@@ -178,7 +182,7 @@ impl OtherCalls for Validate {
     explained_errno! {
         "ibv_attach_counters_point_flow" Ob09
         fn attach_counters_point_flow(counters: Arg<'_, ibv_counters>, attr: Arg<'_, ibv_counter_attach_attr>, flow: Arg<'_, ibv_flow>);
-        |_facts, errno| judge("attr", attr.read(), |attr| {
+        |_facts, errno| judge_structure("attr", attr.read(), |attr| {
             others::attach_counters(attr.counter_desc, attr.index, attr.comp_mask, errno)
         });
 
@@ -208,13 +212,13 @@ impl OtherCalls for Validate {
 
         "ibv_modify_cq" Cq14
         fn modify_cq(cq: Arg<'_, ibv_cq>, attr: Arg<'_, ibv_modify_cq_attr>);
-        |_facts, _errno| judge("attr", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("attr", attr.read(), |attr| {
             queues::modify_cq(attr.attr_mask, attr.moderate.cq_count, attr.moderate.cq_period)
         });
 
         "ibv_modify_wq" Ob09
         fn modify_wq(wq: Arg<'_, ibv_wq>, attr: Arg<'_, ibv_wq_attr>);
-        |_facts, _errno| judge("wq_attr", attr.read(), queues::modify_wq);
+        |_facts, _errno| judge_structure("wq_attr", attr.read(), queues::modify_wq);
 
         "ibv_read_counters" Ob09
         fn read_counters(counters: Arg<'_, ibv_counters>, values: Arg<'_, u64>, count: u32, flags: u32);
@@ -254,21 +258,21 @@ impl OtherCalls for Validate {
 
         "ibv_qp_attach_comp_cntr" Qp21
         fn qp_attach_comp_cntr(qp: Arg<'_, ibv_qp>, counter: Arg<'_, ibv_comp_cntr>, attr: Arg<'_, ibv_qp_attach_comp_cntr_attr>);
-        |_facts, errno| judge("attr", attr.read(), |attr| {
+        |_facts, errno| judge_structure("attr", attr.read(), |attr| {
             pairs::attach_counter(attr.comp_mask, attr.op_mask, errno)
         });
 
         "ibv_modify_qp_rate_limit" Qp21
         fn modify_qp_rate_limit(qp: Arg<'_, ibv_qp>, attr: Arg<'_, ibv_qp_rate_limit_attr>);
-        |_facts, _errno| judge("attr", attr.read(), |attr| pairs::rate_limit(state_of(qp), attr));
+        |_facts, _errno| judge_structure("attr", attr.read(), |attr| pairs::rate_limit(state_of(qp), attr));
 
         "ibv_set_ece" Qp21
         fn set_ece(qp: Arg<'_, ibv_qp>, ece: Arg<'_, ibv_ece>);
-        |_facts, _errno| judge("ece", ece.read(), |ece| pairs::ece(state_of(qp), true, ece));
+        |_facts, _errno| judge_structure("ece", ece.read(), |ece| pairs::ece(state_of(qp), true, ece));
 
         "ibv_query_ece" Qp21
         fn query_ece(qp: Arg<'_, ibv_qp>, ece: Arg<'_, ibv_ece>);
-        |_facts, _errno| judge("ece", ece.read(), |ece| pairs::ece(state_of(qp), false, ece));
+        |_facts, _errno| judge_structure("ece", ece.read(), |ece| pairs::ece(state_of(qp), false, ece));
 
         "ibv_query_qp" Qp21
         fn query_qp(qp: Arg<'_, ibv_qp>, attr: Arg<'_, ibv_qp_attr>, mask: c_int, init: Arg<'_, ibv_qp_init_attr>);
@@ -290,7 +294,7 @@ impl OtherCalls for Validate {
 
         "ibv_query_rt_values_ex" Ob09
         fn query_rt_values(at: Arg<'_, ibv_context>, values: Arg<'_, ibv_values_ex>);
-        |_facts, _errno| judge("values", values.read(), |values| others::query_values(values.comp_mask));
+        |_facts, _errno| judge_structure("values", values.read(), |values| others::query_values(values.comp_mask));
 
         "ibv_query_port_speed" Ob09
         fn query_port_speed(at: Arg<'_, ibv_context>, port: u32, speed: Arg<'_, u64>);
@@ -298,7 +302,7 @@ impl OtherCalls for Validate {
 
         "ibv_modify_flow_action_esp" Ob09
         fn modify_flow_action_esp(action: Arg<'_, ibv_flow_action>, attr: Arg<'_, ibv_flow_action_esp_attr>);
-        |_facts, _errno| judge("esp", attr.read(), |attr| {
+        |_facts, _errno| judge_structure("esp", attr.read(), |attr| {
             others::esp_action(&esp_action(attr), false)
         });
 

@@ -17,7 +17,7 @@ use crate::checks::buffers::{self, common};
 use crate::checks::finding::Finding;
 use crate::checks::request::{SendRequest, fetches, reads_memory};
 use crate::regions::Cache;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::stack::{self, Site};
 
 /// Elements of a request that are recorded.
@@ -58,7 +58,7 @@ pub(crate) fn begin(writes_itself: bool) {
     if asan::begin(writes_itself, reported) {
         unregistered(&(0..u64::MAX));
     }
-    KEPT.store(wanted(Id::Mr09) || asan::is_on(), Ordering::Relaxed);
+    KEPT.store(is_enabled(Id::Mr09) || asan::is_on(), Ordering::Relaxed);
 }
 
 #[inline]
@@ -107,7 +107,7 @@ pub(crate) struct PostedTo {
     /// QP number; `None` for an SRQ.
     pub(crate) qp: Option<u32>,
     /// `ibv_qp_type`; 0 for an SRQ.
-    pub(crate) kind: u32,
+    pub(crate) queue_kind: u32,
 }
 
 impl Fetches {
@@ -126,7 +126,7 @@ impl Fetches {
         request: &SendRequest<'_>,
         site: Site,
     ) -> Option<Finding> {
-        if !matches!(to.kind, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
+        if !matches!(to.queue_kind, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
             return None;
         }
         let sges = request.sges.unwrap_or(&[]);
@@ -146,7 +146,7 @@ impl Fetches {
             self.0.push_back(writer);
             return found;
         }
-        if !reads_memory(request.opcode) || !wanted(Id::Wr14) {
+        if !reads_memory(request.opcode) || !is_enabled(Id::Wr14) {
             return None;
         }
         for sge in sges {
@@ -157,7 +157,7 @@ impl Fetches {
             };
             let early = self.0.iter().find_map(|writer| Some((writer, writer.common(&span)?)));
             if let Some((writer, bytes)) = early {
-                let posted = stack::of(writer.site);
+                let posted = stack::stack_at(writer.site);
                 return Some(buffers::unfenced(&bytes, writer.wr_id, is_inline, posted));
             }
         }
@@ -166,7 +166,7 @@ impl Fetches {
 
     /// Removes a request that is no longer in flight.
     #[inline]
-    pub(crate) fn over(&mut self, wr_id: u64) {
+    pub(crate) fn remove(&mut self, wr_id: u64) {
         if !self.0.is_empty() {
             remove(&mut self.0, wr_id);
         }
@@ -199,18 +199,18 @@ fn write(queue: usize, writer: MemoryWriter) -> Option<Finding> {
             let bytes = writer.spans.iter().find_map(|span| other.common(span))?;
             Some((other.wr_id, other.site, bytes))
         };
-        let found = wanted(Id::Mr09).then(|| others.find_map(overlap)).flatten();
+        let found = is_enabled(Id::Mr09).then(|| others.find_map(overlap)).flatten();
         writer.spans.iter().for_each(asan::poison);
         all.entry(queue).or_default().push_back(writer);
         found
     };
     let (wr_id, site, bytes) = found?;
-    Some(buffers::written_twice(&bytes, wr_id, stack::of(site)))
+    Some(buffers::written_twice(&bytes, wr_id, stack::stack_at(site)))
 }
 
 /// Removes a request of a queue that is no longer in flight.
 #[inline]
-pub(crate) fn over(queue: usize, wr_id: u64) {
+pub(crate) fn remove_request(queue: usize, wr_id: u64) {
     if is_kept() {
         let mut all = WRITTEN.lock();
         let gone = all.get_mut(&queue).and_then(|writers| remove(writers, wr_id));
@@ -237,7 +237,7 @@ fn give_back(all: &BTreeMap<usize, MemoryWriters>, gone: impl IntoIterator<Item 
 
 /// MR-10: forgets writers of memory that is no longer registered.
 pub(crate) fn unregistered(memory: &Range<u64>) {
-    if !wanted(Id::Mr10) {
+    if !is_enabled(Id::Mr10) {
         return;
     }
     for writer in WRITTEN.lock().values_mut().flatten() {
@@ -263,7 +263,7 @@ unsafe extern "C" fn reported(_report: *const c_char) {
         };
         let name = writer.qp.map_or_else(|| format!("srq {queue:#x}"), |qp| format!("qp {qp:#x}"));
         let what = if writer.is_receive { "a receive" } else { "a READ or an atomic" };
-        let found = buffers::touched(at, what, stack::of(writer.site));
+        let found = buffers::touched(at, what, stack::stack_at(writer.site));
         (format!("{name} wr_id {:#x}", writer.wr_id), found)
     };
     report("a read or a write of the program", || object.clone(), [found], None);

@@ -23,7 +23,7 @@ pub(crate) fn overwrite(wc: &mut ibv_wc) {
     (wc.sl, wc.dlid_path_bits) = (PATTERN as u8, PATTERN as u8);
     static REPORTED: AtomicBool = AtomicBool::new(false);
     if !REPORTED.swap(true, Ordering::Relaxed) {
-        crate::report::note(&format!(
+        crate::report::write_note(&format!(
             "ferroverbs validate: poison=1: all of a failed completion is {PATTERN:#x}, cut to each member's length, but wr_id, status, qp_num and vendor_err: the rest is undefined there (ibv_poll_cq(3)); more: ferroverbs explain CQ-02\n"
         ));
     }

@@ -185,7 +185,7 @@ impl Provider {
         let result =
             unsafe { (*query)?(context, port.into(), index.into(), &raw mut entry, 0, size) };
         let address = Ipv6Addr::from(entry.gid.bytes());
-        (result == 0).then_some(GidEntry { address, kind: entry.gid_type })
+        (result == 0).then_some(GidEntry { address, gid_type: entry.gid_type })
     }
 }
 

@@ -30,31 +30,33 @@ use crate::checks::{Id, objects};
 use crate::refusal::{Subject, WatchedCall};
 use crate::report::report;
 use crate::stack;
-use crate::state::{CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, context, gone, root_of, shared};
+use crate::state::{
+    CQS, Ctx, PDS, QPS, Qp, Queue, SRQS, context, record_destruction, root_of, shared,
+};
 
 /// OB-01: checks the objects in the attributes.
 fn check_parts(call: &str, ctx: usize, attr: &ibv_qp_init_attr) {
     for cq in [attr.send_cq as usize, attr.recv_cq as usize] {
-        check_argument(call, ctx, "cq", cq, CQS.get(cq).map(|cq| cq.ctx.at));
+        check_argument(call, ctx, "cq", cq, CQS.get(cq).map(|cq| cq.ctx.address));
     }
     let srq = attr.srq as usize;
-    check_argument(call, ctx, "srq", srq, SRQS.get(srq).map(|srq| srq.ctx.at));
+    check_argument(call, ctx, "srq", srq, SRQS.get(srq).map(|srq| srq.ctx.address));
 }
 
 /// QP-15: explains a refused creation. `probe` tries a creation with another `max_inline_data`.
 fn explain_refusal(watch: &WatchedCall, ctx: &Ctx, asked: &WantedQp, probe: impl Fn(u32) -> bool) {
-    let about = Subject::none(Id::Qp15);
+    let about = Subject::without_object(Id::Qp15);
     watch.failed(ctx, &about, |facts, errno| {
         let mut given = pairs::create_qp(facts, asked, errno);
         let wanted = asked.cap.max_inline_data;
         // A creation without inline data tells whether `max_inline_data` is the cause.
-        if given.wrong.is_empty() && wanted > 0 && probe(0) {
+        if given.wrong_arguments.is_empty() && wanted > 0 && probe(0) {
             let (mut works, mut fails) = (0, wanted);
             while fails - works > 1 {
                 let middle = works + (fails - works) / 2;
                 if probe(middle) { works = middle } else { fails = middle }
             }
-            given.wrong(
+            given.add_wrong(
                 format!("cap.max_inline_data {wanted} is more than goes with the rest"),
                 format!("ask for cap.max_inline_data {works}, which works"),
             );
@@ -64,10 +66,10 @@ fn explain_refusal(watch: &WatchedCall, ctx: &Ctx, asked: &WantedQp, probe: impl
 }
 
 /// The arguments of a QP's creation.
-fn wanted(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
+fn requested_qp(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
     let srq = SRQS.get(attr.srq as usize);
     WantedQp {
-        kind: attr.qp_type,
+        qp_type: attr.qp_type,
         cap: attr.cap,
         has_pd: pd != 0,
         has_send_cq: !attr.send_cq.is_null(),
@@ -80,7 +82,7 @@ fn wanted(attr: &ibv_qp_init_attr, pd: usize) -> WantedQp {
 }
 
 /// Records a new QP with the capacities that the provider granted.
-fn remember(
+fn record_qp(
     call: &str,
     asked: &ibv_qp_init_attr,
     ctx: Arc<Ctx>,
@@ -93,9 +95,9 @@ fn remember(
     let cap = attr.cap;
     let at = qp.at();
     let known = Arc::new(Qp {
-        at,
+        address: at,
         number: qp.number(),
-        kind: attr.qp_type,
+        qp_type: attr.qp_type,
         ctx,
         pd,
         root: if attr.qp_type == IBV_QPT_XRC_RECV { 0 } else { root_of(pd) },
@@ -121,7 +123,7 @@ fn remember(
         groups: AtomicU32::new(0),
         async_got: AtomicU32::new(0),
         builder: is_extended.then(|| Box::new(Builder::new())),
-        made: stack::here(),
+        created_by: stack::current_stack(),
     });
     known.cqs().for_each(|cq| cq.add(&known));
     QPS.insert(at, known.clone());
@@ -141,10 +143,14 @@ fn plain(attr: &ibv_qp_init_attr_ex) -> ibv_qp_init_attr {
     }
 }
 
-/// As [`wanted`], for ibv_create_qp_ex(3). Members that the mask does not name are zero.
+/// As [`requested_qp`], for ibv_create_qp_ex(3). Members that the mask does not name are zero.
 fn wanted_ex(attr: &ibv_qp_init_attr_ex) -> WantedQp {
     let spreads = attr.comp_mask & abi::IBV_QP_INIT_ATTR_IND_TABLE != 0;
-    WantedQp { has_xrcd: !attr.xrcd.is_null(), spreads, ..wanted(&plain(attr), attr.pd as usize) }
+    WantedQp {
+        has_xrcd: !attr.xrcd.is_null(),
+        spreads,
+        ..requested_qp(&plain(attr), attr.pd as usize)
+    }
 }
 
 /// Records the changed attributes.
@@ -209,7 +215,7 @@ fn explain_group(
     let (Some(ctx), Some(gid)) = (context(device.at), gid.bytes()) else { return };
     let groups = known.groups.load(Ordering::Relaxed);
     watch.refused(ctx, result, &Subject::qp(Id::Qp21, known), |facts| {
-        pairs::multicast(facts, known.kind, gid.into(), detaches, groups, result)
+        pairs::multicast(facts, known.qp_type, gid.into(), detaches, groups, result)
     });
 }
 
@@ -226,11 +232,11 @@ impl QueuePairCalls for Validate {
         };
         let watch = WatchedCall::begin(CALL);
         live_pd(CALL, pd);
-        check_parts(CALL, ctx.at, &given);
+        check_parts(CALL, ctx.address, &given);
         let made = next.call();
         match (made.object(), attr.read()) {
-            (Some(qp), Some(granted)) => remember(CALL, &given, ctx, qp, pd.at(), &granted, false),
-            _ => explain_refusal(&watch, &ctx, &wanted(&given, pd.at()), |inline| {
+            (Some(qp), Some(granted)) => record_qp(CALL, &given, ctx, qp, pd.at(), &granted, false),
+            _ => explain_refusal(&watch, &ctx, &requested_qp(&given, pd.at()), |inline| {
                 let mut again = given;
                 again.cap.max_inline_data = inline;
                 ctx.provider.can_create_qp(pd, again)
@@ -250,13 +256,13 @@ impl QueuePairCalls for Validate {
             return next.call();
         };
         let watch = WatchedCall::begin(CALL);
-        check_parts(CALL, ctx.at, &plain(&given));
+        check_parts(CALL, ctx.address, &plain(&given));
         let made = next.call();
         match (made.object(), attr.read_named()) {
             (Some(qp), Some(granted)) => {
                 let has_ops = granted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
                 let pd = granted.pd as usize;
-                remember(CALL, &plain(&given), ctx, qp, pd, &plain(&granted), has_ops);
+                record_qp(CALL, &plain(&given), ctx, qp, pd, &plain(&granted), has_ops);
             }
             _ => explain_refusal(&watch, &ctx, &wanted_ex(&given), |inline| {
                 let mut cap = given.cap;
@@ -278,15 +284,15 @@ impl QueuePairCalls for Validate {
             return next.call();
         };
         let groups = known.groups.load(Ordering::Relaxed);
-        let found = objects::attached(groups, known.made);
-        report(CALL, || known.name(), found, known.about());
+        let found = objects::attached(groups, known.created_by);
+        report(CALL, || known.name(), found, known.message_subject());
         let acked = qp.acknowledged_asynchronous();
         let (events, got) = (Unacknowledged::Asynchronous, &known.async_got);
         acknowledgements::waits(events, CALL, &known.name(), got, acked);
         advice::destroyed(&known);
         advice::unread(CALL, known.name(), ctx);
         for cq in known.cqs() {
-            cq.qps.lock().retain(|qp| qp.at != at);
+            cq.qps.lock().retain(|qp| qp.address != at);
         }
         QPS.remove(at);
         let watch = WatchedCall::begin(CALL);
@@ -295,7 +301,7 @@ impl QueuePairCalls for Validate {
             for queue in [&known.send, &known.recv] {
                 queue.lock().clear();
             }
-            gone("qp", at);
+            record_destruction("qp", at);
         } else {
             known.cqs().for_each(|cq| cq.add(&known));
             if groups == 0 {
@@ -319,14 +325,14 @@ impl QueuePairCalls for Validate {
             return next.call();
         };
         let change = QpChange::new(&given, mask);
-        let is_watched = known.kind != IBV_QPT_DRIVER;
+        let is_watched = known.qp_type != IBV_QPT_DRIVER;
         let is_explained = is_watched && changes::check(known, &change);
         let result = next.call();
         if result.get() == 0 {
             modified(known, &given, mask);
         } else if is_watched && !is_explained {
             // The QP may have gone to ERR by itself.
-            let actual = || known.ctx.provider.state_of(known.at);
+            let actual = || known.ctx.provider.state_of(known.address);
             changes::refused(known, &change, result.get(), actual);
         }
         result
@@ -342,13 +348,13 @@ impl QueuePairCalls for Validate {
         const CALL: &str = "ibv_attach_mcast";
         let known = QPS.get(qp.at());
         if let Some(known) = known {
-            let found = objects::no_multicast(known.kind, known.made);
-            report(CALL, || known.name(), found, known.about());
+            let found = objects::no_multicast(known.qp_type, known.created_by);
+            report(CALL, || known.name(), found, known.message_subject());
         }
         let watch = WatchedCall::begin(CALL);
         let result = next.call();
         if let Some(known) = known {
-            if known.kind == IBV_QPT_UD {
+            if known.qp_type == IBV_QPT_UD {
                 explain_group(&watch, device, known, gid, false, result.get());
             }
             if result.get() == 0 {

@@ -8,13 +8,13 @@ use cface::Errno;
 use crate::checks::Id;
 use crate::checks::given::{Facts, Judged, ObjectCounts, errno_name};
 use crate::regions;
-use crate::report::{found, report};
+use crate::report::{finding_count, report};
 use crate::state::{AHS, CQS, Ctx, PDS, QPS, Qp, SRQS};
 
 /// A call that may be refused, from its beginning.
 pub(crate) struct WatchedCall {
     call: &'static str,
-    found: u32,
+    findings_before: u32,
 }
 
 /// The subject of the message: the usual check of the call, the object, and the queue pair if the
@@ -27,7 +27,7 @@ pub(crate) struct Subject<'a> {
 
 impl Subject<'_> {
     /// A call that has no object yet.
-    pub(crate) const fn none(id: Id) -> Self {
+    pub(crate) const fn without_object(id: Id) -> Self {
         Subject { id, object: String::new(), qp: None }
     }
 
@@ -48,7 +48,7 @@ impl WatchedCall {
     /// Begins before the checks of a call.
     #[inline]
     pub(crate) fn begin(call: &'static str) -> Self {
-        Self { call, found: found() }
+        Self { call, findings_before: finding_count() }
     }
 
     /// Explains a call that was refused with `errno`; `judge` judges its arguments.
@@ -61,7 +61,7 @@ impl WatchedCall {
         judge: impl FnOnce(&Facts<'_>) -> Judged,
     ) {
         let Some(name) = errno_name(errno) else { return };
-        if found() != self.found {
+        if finding_count() != self.findings_before {
             return;
         }
         // Some callers read errno, which keeps the provider's value.
@@ -74,7 +74,12 @@ impl WatchedCall {
         };
         let remedy = "compare the arguments with the page of the call; a device may have rules of its own (dmesg)";
         let findings = judge(&facts).findings(name, about.id, remedy);
-        report(self.call, || about.object.clone(), findings, about.qp.and_then(Qp::about));
+        report(
+            self.call,
+            || about.object.clone(),
+            findings,
+            about.qp.and_then(Qp::message_subject),
+        );
         left.set();
     }
 
@@ -93,13 +98,13 @@ impl WatchedCall {
 
 /// Numbers of objects of the context whose creation this layer saw.
 fn counts(ctx: &Ctx) -> ObjectCounts {
-    let (regions, windows) = regions::of_context(ctx.at, false);
+    let (regions, windows) = regions::of_context(ctx.address, false);
     ObjectCounts {
-        qps: QPS.all().iter().filter(|qp| qp.ctx.at == ctx.at).count(),
-        cqs: CQS.all().iter().filter(|cq| cq.ctx.at == ctx.at).count(),
-        srqs: SRQS.all().iter().filter(|srq| srq.ctx.at == ctx.at).count(),
-        pds: PDS.all().iter().filter(|pd| pd.ctx == ctx.at).count(),
-        ahs: AHS.all().iter().filter(|ah| ah.ctx == ctx.at).count(),
+        qps: QPS.all().iter().filter(|qp| qp.ctx.address == ctx.address).count(),
+        cqs: CQS.all().iter().filter(|cq| cq.ctx.address == ctx.address).count(),
+        srqs: SRQS.all().iter().filter(|srq| srq.ctx.address == ctx.address).count(),
+        pds: PDS.all().iter().filter(|pd| pd.ctx == ctx.address).count(),
+        ahs: AHS.all().iter().filter(|ah| ah.ctx == ctx.address).count(),
         regions: regions.len(),
         windows,
     }

@@ -10,7 +10,7 @@ use crate::checks::element::{KeyFault, Mr};
 use crate::checks::finding::Stack;
 
 /// Number of destroyed objects that are remembered.
-pub(crate) const REMEMBERED: usize = 512;
+pub(crate) const MAX_DEREGISTERED: usize = 512;
 
 /// The record of a memory window.
 #[derive(Clone, Copy, Debug)]
@@ -23,10 +23,10 @@ pub(crate) struct Mw {
 /// The regions and windows of the process.
 struct Regions {
     /// Regions by context and lkey.
-    live: BTreeMap<(usize, u32), Mr>,
+    registered: BTreeMap<(usize, u32), Mr>,
     windows: BTreeMap<usize, Mw>,
     /// The last deregistered regions: context, lkey, stack of the deregistration.
-    gone: VecDeque<(usize, u32, Stack)>,
+    deregistered: VecDeque<(usize, u32, Stack)>,
     /// Replaced keys of windows: context, old key, new key.
     stale: VecDeque<(usize, u32, u32)>,
 }
@@ -34,9 +34,9 @@ struct Regions {
 /// Increases with each change of a region.
 static EPOCH: AtomicU64 = AtomicU64::new(1);
 static REGIONS: StaticMutex<Regions> = StaticMutex::new(Regions {
-    live: BTreeMap::new(),
+    registered: BTreeMap::new(),
     windows: BTreeMap::new(),
-    gone: VecDeque::new(),
+    deregistered: VecDeque::new(),
     stale: VecDeque::new(),
 });
 
@@ -50,7 +50,7 @@ pub(crate) fn hold() -> cface::lock::Guard {
 pub(crate) struct Cache {
     epoch: u64,
     entries: [Option<Mr>; 2],
-    turn: usize,
+    next_slot: usize,
 }
 
 impl Cache {
@@ -65,10 +65,10 @@ impl Cache {
         let at = match known {
             Some(at) => at,
             None => {
-                let found = *REGIONS.lock().live.get(&(ctx, lkey))?;
-                self.turn ^= 1;
-                self.entries[self.turn] = Some(found);
-                self.turn
+                let found = *REGIONS.lock().registered.get(&(ctx, lkey))?;
+                self.next_slot ^= 1;
+                self.entries[self.next_slot] = Some(found);
+                self.next_slot
             }
         };
         self.entries[at].as_ref()
@@ -78,59 +78,59 @@ impl Cache {
 /// Records a region.
 pub(crate) fn insert(mr: Mr) {
     let mut regions = REGIONS.lock();
-    regions.live.insert((mr.ctx, mr.lkey), mr);
-    regions.gone.retain(|(c, key, _)| (*c, *key) != (mr.ctx, mr.lkey));
+    regions.registered.insert((mr.ctx, mr.lkey), mr);
+    regions.deregistered.retain(|(c, key, _)| (*c, *key) != (mr.ctx, mr.lkey));
     EPOCH.fetch_add(1, Ordering::Release);
 }
 
 /// Puts a region back whose deregistration failed.
 pub(crate) fn restore(mr: Mr) {
-    REGIONS.lock().live.insert((mr.ctx, mr.lkey), mr);
+    REGIONS.lock().registered.insert((mr.ctx, mr.lkey), mr);
     EPOCH.fetch_add(1, Ordering::Release);
 }
 
 /// Removes the record of a region that is deregistered at this place.
 pub(crate) fn remove(ctx: usize, lkey: u32, stack: Stack) -> Option<Mr> {
     let mut regions = REGIONS.lock();
-    let region = regions.live.remove(&(ctx, lkey));
-    regions.gone.push_back((ctx, lkey, stack));
-    if regions.gone.len() > REMEMBERED {
-        regions.gone.pop_front();
+    let region = regions.registered.remove(&(ctx, lkey));
+    regions.deregistered.push_back((ctx, lkey, stack));
+    if regions.deregistered.len() > MAX_DEREGISTERED {
+        regions.deregistered.pop_front();
     }
     EPOCH.fetch_add(1, Ordering::Release);
     region
 }
 
 /// The region with this lkey.
-pub(crate) fn known(ctx: usize, lkey: u32) -> Option<Mr> {
-    REGIONS.lock().live.get(&(ctx, lkey)).copied()
+pub(crate) fn find_region(ctx: usize, lkey: u32) -> Option<Mr> {
+    REGIONS.lock().registered.get(&(ctx, lkey)).copied()
 }
 
 /// The reason why no region of a context has this lkey.
 pub(crate) fn key_fault(ctx: usize, lkey: u32) -> KeyFault {
     let regions = REGIONS.lock();
-    let of_rkey = regions.live.values().find(|mr| mr.ctx == ctx && mr.rkey == lkey);
+    let of_rkey = regions.registered.values().find(|mr| mr.ctx == ctx && mr.rkey == lkey);
     if let Some(mr) = of_rkey {
         return KeyFault::Rkey(*mr);
     }
-    let gone = regions.gone.iter().rev().find(|(c, key, _)| (*c, *key) == (ctx, lkey));
+    let gone = regions.deregistered.iter().rev().find(|(c, key, _)| (*c, *key) == (ctx, lkey));
     if let Some((.., stack)) = gone {
         return KeyFault::Deregistered(*stack);
     }
-    let elsewhere = regions.live.values().find(|mr| mr.ctx != ctx && mr.lkey == lkey);
+    let elsewhere = regions.registered.values().find(|mr| mr.ctx != ctx && mr.lkey == lkey);
     elsewhere.map_or(KeyFault::Unknown, |mr| KeyFault::OtherContext(*mr))
 }
 
 /// The sum of the lengths of all regions in bytes.
 pub(crate) fn registered_bytes() -> u64 {
     let regions = REGIONS.lock();
-    let sizes = regions.live.values().filter_map(|mr| mr.range);
+    let sizes = regions.registered.values().filter_map(|mr| mr.range);
     sizes.fold(0, |sum, (start, end)| sum.saturating_add(end - start))
 }
 
 /// The place where any live region was registered.
 pub(crate) fn any_registration() -> Option<Stack> {
-    REGIONS.lock().live.values().next().map(|mr| mr.made)
+    REGIONS.lock().registered.values().next().map(|mr| mr.registered_by)
 }
 
 /// Records a window.
@@ -155,7 +155,7 @@ pub(crate) fn replace_key(ctx: usize, mw: usize, now: u32) {
     }
     regions.stale.retain(|(c, key, _)| (*c, *key) != (ctx, now));
     regions.stale.push_back((ctx, before, now));
-    if regions.stale.len() > REMEMBERED {
+    if regions.stale.len() > MAX_DEREGISTERED {
         regions.stale.pop_front();
     }
 }
@@ -163,7 +163,7 @@ pub(crate) fn replace_key(ctx: usize, mw: usize, now: u32) {
 /// MR-15: the present key of a window, if `rkey` is its former key.
 pub(crate) fn stale(rkey: u32) -> Option<u32> {
     let regions = REGIONS.lock();
-    let taken = regions.live.values().any(|mr| mr.rkey == rkey)
+    let taken = regions.registered.values().any(|mr| mr.rkey == rkey)
         || regions.windows.values().any(|mw| mw.rkey == rkey);
     if taken {
         return None;
@@ -174,28 +174,28 @@ pub(crate) fn stale(rkey: u32) -> Option<u32> {
 /// MR-11: the region with this lkey, if no region has the key as its rkey.
 pub(crate) fn by_lkey(key: u32) -> Option<Mr> {
     let regions = REGIONS.lock();
-    if regions.live.values().any(|mr| mr.rkey == key) {
+    if regions.registered.values().any(|mr| mr.rkey == key) {
         return None;
     }
-    regions.live.values().find(|mr| mr.lkey == key).copied()
+    regions.registered.values().find(|mr| mr.lkey == key).copied()
 }
 
 /// The regions and the number of windows of a PD.
 pub(crate) fn of_pd(pd: usize) -> (Vec<Mr>, usize) {
     let regions = REGIONS.lock();
-    let of = regions.live.values().filter(|mr| mr.pd == pd).copied().collect();
+    let of = regions.registered.values().filter(|mr| mr.pd == pd).copied().collect();
     (of, regions.windows.values().filter(|mw| mw.pd == pd).count())
 }
 
 /// The regions and the number of windows of a context; with `forget`, their records are removed.
 pub(crate) fn of_context(ctx: usize, forget: bool) -> (Vec<Mr>, usize) {
     let mut regions = REGIONS.lock();
-    let of = regions.live.values().filter(|mr| mr.ctx == ctx).copied().collect();
+    let of = regions.registered.values().filter(|mr| mr.ctx == ctx).copied().collect();
     let windows = regions.windows.values().filter(|mw| mw.ctx == ctx).count();
     if forget {
-        regions.live.retain(|_, mr| mr.ctx != ctx);
+        regions.registered.retain(|_, mr| mr.ctx != ctx);
         regions.windows.retain(|_, mw| mw.ctx != ctx);
-        regions.gone.retain(|(c, ..)| *c != ctx);
+        regions.deregistered.retain(|(c, ..)| *c != ctx);
         regions.stale.retain(|(c, ..)| *c != ctx);
         EPOCH.fetch_add(1, Ordering::Release);
     }
@@ -209,7 +209,7 @@ mod tests {
     /// Tests run at once, so each uses a context of its own.
     fn mr(ctx: usize, lkey: u32, rkey: u32) -> Mr {
         Mr {
-            at: lkey as usize,
+            address_of_mr: lkey as usize,
             ctx,
             pd: 2,
             lkey,
@@ -217,7 +217,7 @@ mod tests {
             range: Some((0, 16)),
             access: None,
             shift: None,
-            made: [1; 8],
+            registered_by: [1; 8],
         }
     }
 

@@ -17,17 +17,17 @@ use crate::settings::settings;
 use crate::stack::{self, Stack};
 
 /// Most places of a check that are remembered.
-const PLACES: usize = 4096;
+const MAX_SITES: usize = 4096;
 
 struct Counts {
     /// Number of messages by check, innermost frame and subject.
-    places: BTreeMap<(Id, usize, usize), u64>,
+    by_site: BTreeMap<(Id, usize, usize), u64>,
     /// Shown and all messages by check.
     counts: BTreeMap<Id, (u32, u64)>,
 }
 
 static COUNTS: StaticMutex<Counts> =
-    StaticMutex::new(Counts { places: BTreeMap::new(), counts: BTreeMap::new() });
+    StaticMutex::new(Counts { by_site: BTreeMap::new(), counts: BTreeMap::new() });
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 
@@ -35,7 +35,7 @@ static ANY_ERROR: AtomicBool = AtomicBool::new(false);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     /// Address of the QP.
-    pub(crate) at: usize,
+    pub(crate) qp_address: usize,
     /// The number of the first message about the QP; 0 for none.
     pub(crate) first_message: &'a AtomicU32,
 }
@@ -47,7 +47,7 @@ thread_local! {
 
 /// The number of findings of this thread so far.
 #[inline]
-pub(crate) fn found() -> u32 {
+pub(crate) fn finding_count() -> u32 {
     FOUND.try_with(Cell::get).unwrap_or(0)
 }
 
@@ -58,8 +58,8 @@ pub(crate) fn hold() -> cface::lock::Guard {
 
 /// Whether a check is on.
 #[inline]
-pub(crate) fn wanted(id: Id) -> bool {
-    settings().on[id as usize]
+pub(crate) fn is_enabled(id: Id) -> bool {
+    settings().enabled[id as usize]
 }
 
 /// The result of a check. Most calls have no finding, so the test for none is cheap and inlined.
@@ -138,7 +138,7 @@ pub(crate) fn emit(
 ) -> Option<u32> {
     let settings = settings();
     let check = finding.id.check();
-    let is_wanted = wanted(finding.id);
+    let is_wanted = is_enabled(finding.id);
     if is_wanted || !check.optional {
         let _ = FOUND.try_with(|found| found.set(found.get().wrapping_add(1)));
     }
@@ -148,7 +148,7 @@ pub(crate) fn emit(
     if check.level == Level::Error {
         ANY_ERROR.store(true, Ordering::Relaxed);
     }
-    let stack = stack::here();
+    let stack = stack::current_stack();
     let mut told = COUNTS.lock();
     // All completions are polled at one place, so the QP tells these messages apart.
     let whose = match finding.id {
@@ -160,19 +160,19 @@ pub(crate) fn emit(
         | Id::Qp18
         | Id::Qp19
         | Id::Qp20
-        | Id::Wr16 => qp.map_or(0, |qp| qp.at),
+        | Id::Wr16 => qp.map_or(0, |qp| qp.qp_address),
         // One call may close several devices.
         Id::Mr13 => finding.origin.map_or(0, |(_, made)| made[1]),
         _ => stack[1],
     };
     let place = (finding.id, stack[0], whose);
-    let room = told.places.len() < PLACES;
-    let is_new = match told.places.get_mut(&place) {
+    let room = told.by_site.len() < MAX_SITES;
+    let is_new = match told.by_site.get_mut(&place) {
         Some(count) => {
             *count += 1;
             false
         }
-        None if room => told.places.insert(place, 1).is_none(),
+        None if room => told.by_site.insert(place, 1).is_none(),
         None => false,
     };
     let count = told.counts.entry(finding.id).or_default();
@@ -242,11 +242,11 @@ fn write_text(message: &Message<'_>, number: u32, follows: u32, stack: &Stack) {
         "    more: ferroverbs explain {id}; silence: FERROVERBS_VALIDATE=off={id}",
         id = check.id
     );
-    note(&out);
+    write_note(&out);
 }
 
 /// Writes lines that are no message of a check.
-pub(crate) fn note(text: &str) {
+pub(crate) fn write_note(text: &str) {
     match &settings().log {
         Some(path) => append(path, text),
         None => cface::notice::lines(text),

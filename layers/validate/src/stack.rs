@@ -25,7 +25,7 @@ static SLOTS: [Slot; SITES] =
 
 /// The stack of the calling thread, without frames of this library and of libibverbs.
 #[inline(never)]
-pub(crate) fn here() -> Stack {
+pub(crate) fn current_stack() -> Stack {
     let mut stack = [0; DEPTH];
     let (mut found, mut skipped) = (0, 0);
     native::trace(|address| {
@@ -55,7 +55,7 @@ pub(crate) fn site(caller: usize, frame: usize) -> Site {
     let site = (caller as u64).rotate_left(20) ^ frame as u64;
     let slot = &SLOTS[index(site)];
     if slot.site.load(Ordering::Acquire) != site {
-        remember(slot, site);
+        cache_site(slot, site);
     }
     site
 }
@@ -66,8 +66,8 @@ fn index(site: Site) -> usize {
 
 #[cold]
 #[inline(never)]
-fn remember(slot: &Slot, site: Site) {
-    let stack = here();
+fn cache_site(slot: &Slot, site: Site) {
+    let stack = current_stack();
     // Two threads at once may mix their stacks, which affects only a message.
     slot.site.store(0, Ordering::Release);
     for (place, frame) in slot.frames.iter().zip(stack) {
@@ -77,7 +77,7 @@ fn remember(slot: &Slot, site: Site) {
 }
 
 /// The stack of a call site; `None` if another site has replaced it.
-pub(crate) fn of(site: Site) -> Option<Stack> {
+pub(crate) fn stack_at(site: Site) -> Option<Stack> {
     let slot = &SLOTS[index(site)];
     if site == 0 || slot.site.load(Ordering::Acquire) != site {
         return None;
@@ -87,7 +87,7 @@ pub(crate) fn of(site: Site) -> Option<Stack> {
 
 /// The place where a request was posted, as the second place of a message.
 pub(crate) fn posted(site: Site) -> Option<Origin> {
-    of(site).map(|stack| ("which was posted", stack))
+    stack_at(site).map(|stack| ("which was posted", stack))
 }
 
 /// One line for each function of each frame, including inlined functions: name, file and line.

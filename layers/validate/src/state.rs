@@ -24,13 +24,13 @@ use crate::digest::Digests;
 use crate::iterator::Extended;
 use crate::overlap::{self, Fetches, KEYS, PostedTo};
 use crate::provider::Provider;
-use crate::regions::{Cache, REMEMBERED};
+use crate::regions::{Cache, MAX_DEREGISTERED};
 use crate::report::About;
 use crate::stack::Site;
 
 /// An open device.
 pub(crate) struct Ctx {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     /// The functions beneath the layer.
     pub(crate) provider: Provider,
     pub(crate) device: Option<ibv_device_attr>,
@@ -60,13 +60,13 @@ pub(crate) fn shared(at: usize) -> Option<Arc<Ctx>> {
 
 /// A protection domain.
 pub(crate) struct Pd {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     pub(crate) ctx: usize,
-    /// The domain in which regions are registered; differs from `at` for a parent domain.
+    /// The domain in which regions are registered; differs from `address` for a parent domain.
     pub(crate) root: usize,
     /// Whether the domain has a thread domain, so that one thread at a time may use its objects.
     pub(crate) single: bool,
-    pub(crate) made: Stack,
+    pub(crate) created_by: Stack,
 }
 
 /// The domain in which the regions of a PD are registered.
@@ -76,7 +76,7 @@ pub(crate) fn root_of(pd: usize) -> usize {
 
 /// A shared receive queue.
 pub(crate) struct Srq {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     pub(crate) ctx: Arc<Ctx>,
     pub(crate) pd: usize,
     pub(crate) max_wr: AtomicU32,
@@ -84,29 +84,29 @@ pub(crate) struct Srq {
     /// Whether the queue is neither XRC nor tag matching, so that a completion tells its receive.
     pub(crate) basic: bool,
     pub(crate) posted: AtomicU64,
-    pub(crate) taken: AtomicU64,
+    pub(crate) received: AtomicU64,
     pub(crate) cache: Spin<Cache>,
     pub(crate) async_got: AtomicU32,
     /// Whether the limit was reached and not set again.
     pub(crate) limit_passed: AtomicBool,
-    pub(crate) made: Stack,
+    pub(crate) created_by: Stack,
 }
 
 impl Srq {
     pub(crate) fn name(&self) -> String {
-        format!("srq {:#x}", self.at)
+        format!("srq {:#x}", self.address)
     }
 
     /// Number of posted receives that did not complete.
     pub(crate) fn receives(&self) -> u64 {
-        let taken = self.taken.load(Ordering::Relaxed);
+        let taken = self.received.load(Ordering::Relaxed);
         self.posted.load(Ordering::Relaxed).saturating_sub(taken)
     }
 }
 
 /// A completion queue.
 pub(crate) struct Cq {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     pub(crate) ctx: Arc<Ctx>,
     pub(crate) cqe: AtomicU32,
     /// Whether one thread at a time may use the CQ.
@@ -115,7 +115,7 @@ pub(crate) struct Cq {
     pub(crate) user: AtomicU32,
     /// The QPs that complete here, ordered by number.
     pub(crate) qps: Spin<Vec<Arc<Qp>>>,
-    pub(crate) got: AtomicU32,
+    pub(crate) events_read: AtomicU32,
     /// The channel of its events. `arms` is the CQ's part of the channel's arms.
     pub(crate) channel: Option<Arc<Channel>>,
     pub(crate) arms: AtomicU32,
@@ -126,12 +126,12 @@ pub(crate) struct Cq {
     pub(crate) async_got: AtomicU32,
     /// The iterator of an extended CQ.
     pub(crate) extended: Option<Extended>,
-    pub(crate) made: Stack,
+    pub(crate) created_by: Stack,
 }
 
 impl Cq {
     pub(crate) fn name(&self) -> String {
-        format!("cq {:#x}", self.at)
+        format!("cq {:#x}", self.address)
     }
 
     /// Adds a QP that completes here. A CQ for both queues lists the QP once.
@@ -165,16 +165,16 @@ impl Cq {
     /// Leaves the channel after the destruction of the CQ.
     pub(crate) fn leave_channel(&self) {
         if let Some(channel) = &self.channel {
-            channel.leave(self.arms.swap(0, Ordering::Relaxed));
+            channel.remove_cq(self.arms.swap(0, Ordering::Relaxed));
         }
     }
 }
 
 /// A queue pair.
 pub(crate) struct Qp {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     pub(crate) number: u32,
-    pub(crate) kind: u32,
+    pub(crate) qp_type: u32,
     pub(crate) ctx: Arc<Ctx>,
     pub(crate) pd: usize,
     /// The domain to which regions must belong; 0 if unknown.
@@ -208,7 +208,7 @@ pub(crate) struct Qp {
     pub(crate) groups: AtomicU32,
     pub(crate) async_got: AtomicU32,
     pub(crate) builder: Option<Box<Builder>>,
-    pub(crate) made: Stack,
+    pub(crate) created_by: Stack,
 }
 
 impl Qp {
@@ -241,8 +241,8 @@ impl Qp {
 
     /// The QP of a message.
     #[inline]
-    pub(crate) fn about(&self) -> Option<About<'_>> {
-        Some(About { at: self.at, first_message: &self.first_message })
+    pub(crate) fn message_subject(&self) -> Option<About<'_>> {
+        Some(About { qp_address: self.address, first_message: &self.first_message })
     }
 
     #[inline]
@@ -276,7 +276,7 @@ impl Qp {
             // Inline data need no buffer after posting.
             count: if request.is_inline() { 0 } else { count },
             due,
-            late: self.state() == IBV_QPS_ERR,
+            posted_in_err: self.state() == IBV_QPS_ERR,
         }
     }
 
@@ -284,10 +284,10 @@ impl Qp {
     #[inline]
     pub(crate) fn posted_to(&self, queue: &Queue) -> PostedTo {
         PostedTo {
-            ctx: self.ctx.at,
+            ctx: self.ctx.address,
             queue: queue.address(),
             qp: Some(self.number),
-            kind: self.kind,
+            queue_kind: self.qp_type,
         }
     }
 }
@@ -333,7 +333,7 @@ pub(crate) struct Queue {
     /// Signaled requests in flight.
     pub(crate) due: u32,
     /// More requests than the queue can hold.
-    pub(crate) most: usize,
+    pub(crate) capacity: usize,
     /// READs and atomics in flight.
     pub(crate) fetches: Fetches,
     pub(crate) cache: Cache,
@@ -347,7 +347,7 @@ impl Queue {
         let most = 2 * (length as usize).min(1 << 16) + 64;
         Self {
             flights: VecDeque::with_capacity(most),
-            most,
+            capacity: most,
             fetches: Fetches::default(),
             unsignaled: 0,
             due: 0,
@@ -364,12 +364,12 @@ impl Queue {
 
     /// Ends the use of a request's memory.
     #[inline]
-    pub(crate) fn over(&mut self, flight: &InFlight) {
+    pub(crate) fn end_memory_use(&mut self, flight: &InFlight) {
         if !crate::checks::request::writes_memory(flight.opcode.into()) {
             return;
         }
-        self.fetches.over(flight.wr_id);
-        overlap::over(self.address(), flight.wr_id);
+        self.fetches.remove(flight.wr_id);
+        overlap::remove_request(self.address(), flight.wr_id);
     }
 
     /// Ends the use of the memory of all requests.
@@ -382,9 +382,9 @@ impl Queue {
     /// oldest was removed: its completion was missed.
     #[inline]
     pub(crate) fn push(&mut self, flight: InFlight) -> bool {
-        let has_room = self.flights.len() < self.most;
+        let has_room = self.flights.len() < self.capacity;
         if !has_room && let Some(old) = self.flights.pop_front() {
-            self.over(&old);
+            self.end_memory_use(&old);
         }
         self.flights.push_back(flight);
         has_room
@@ -395,7 +395,7 @@ impl Queue {
         for id in ids.iter().rev() {
             let place = self.flights.iter().rposition(|flight| flight.wr_id == *id);
             if let Some(flight) = place.and_then(|place| self.flights.remove(place)) {
-                self.over(&flight);
+                self.end_memory_use(&flight);
                 if flight.due {
                     self.due = self.due.saturating_sub(1);
                 } else {
@@ -421,12 +421,12 @@ pub(crate) struct InFlight {
     /// Whether the request is signaled, so that its completion will come.
     pub(crate) due: bool,
     /// Whether the QP was in ERR when the request was posted.
-    pub(crate) late: bool,
+    pub(crate) posted_in_err: bool,
 }
 
 /// An address handle.
 pub(crate) struct Ah {
-    pub(crate) at: usize,
+    pub(crate) address: usize,
     pub(crate) ctx: usize,
     pub(crate) pd: usize,
 }
@@ -448,11 +448,11 @@ pub(crate) fn hold_destroyed() -> cface::lock::Guard {
 }
 
 /// Records the destruction of an object.
-pub(crate) fn gone(kind: &'static str, at: usize) {
-    let stack = crate::stack::here();
+pub(crate) fn record_destruction(kind: &'static str, at: usize) {
+    let stack = crate::stack::current_stack();
     let mut gone = DESTROYED.lock();
     gone.push_back((kind, at, stack));
-    if gone.len() > REMEMBERED {
+    if gone.len() > MAX_DEREGISTERED {
         gone.pop_front();
     }
 }

@@ -10,7 +10,7 @@ use abi::ibv_context;
 use crate::channels::{self, Channel};
 use crate::checks::Id;
 use crate::checks::events;
-use crate::report::{report, wanted};
+use crate::report::{is_enabled, report};
 use crate::state::{CQS, Cq};
 
 /// Whether the process is the child of a fork. There the plugin's knowledge of inherited queues is
@@ -23,15 +23,15 @@ pub(crate) fn forked() {
 
 /// Prepares the destruction of a CQ. The lock keeps other threads from asking the plugin about the
 /// CQ, now and later.
-pub(crate) fn leaves(at: usize) {
+pub(crate) fn prepare_destruction(at: usize) {
     channels::unchanged(|| CQS.remove(at));
 }
 
 /// The entry `ferroverbs_layer.awaits`, called before a thread waits.
 pub(crate) extern "C" fn awaits(_context: *mut ibv_context, fd: c_int) -> c_int {
-    match channels::known(fd) {
+    match channels::channel_with_cqs(fd) {
         Some(channel) if channel.is_unarmed() => report_unarmed(channel),
-        Some(channel) if wanted(Id::Cq10) => report_solicited_only(channel),
+        Some(channel) if is_enabled(Id::Cq10) => report_solicited_only(channel),
         _ => 0,
     }
 }
@@ -47,7 +47,7 @@ fn cqs_of(channel: &Channel) -> Vec<Arc<Cq>> {
 /// CQ-05: reports a wait while no CQ is armed.
 #[cold]
 fn report_unarmed(channel: &Channel) -> c_int {
-    if !wanted(Id::Cq05) || !channel.blocks() {
+    if !is_enabled(Id::Cq05) || !channel.blocks() {
         return 0;
     }
     match channel.persists(|| channel.is_unarmed()) {
@@ -57,7 +57,7 @@ fn report_unarmed(channel: &Channel) -> c_int {
     }
     let cqs = cqs_of(channel);
     let names: Vec<_> = cqs.iter().map(|cq| cq.name()).collect();
-    let found = events::unarmed(&names, cqs.first().map(|cq| cq.made));
+    let found = events::unarmed(&names, cqs.first().map(|cq| cq.created_by));
     report("ibv_get_cq_event", || channel.name(), [found], None);
     0
 }
@@ -83,7 +83,7 @@ fn report_solicited_only(channel: &Channel) -> c_int {
         Ok(false) => return 0,
         Err(error) => return error,
     }
-    let found = stuck().map(|(cq, what)| events::solicited_only(cq.at, &what, cq.made));
+    let found = stuck().map(|(cq, what)| events::solicited_only(cq.address, &what, cq.created_by));
     report("ibv_get_cq_event", || channel.name(), found, None);
     0
 }
@@ -91,14 +91,16 @@ fn report_solicited_only(channel: &Channel) -> c_int {
 /// The completions or requests of a CQ that bring no solicited event.
 fn without_event(cq: &Cq) -> Option<String> {
     let waiting = channels::unchanged(|| {
-        let is_there = CQS.get(cq.at).is_some_and(|known| core::ptr::eq(known, cq))
+        let is_there = CQS.get(cq.address).is_some_and(|known| core::ptr::eq(known, cq))
             && !FORKED.load(Ordering::Relaxed);
-        // The CQ is removed from the table (`leaves`) before its destruction.
-        if is_there { cq.ctx.provider.waiting(cq.at).unwrap_or(0) } else { 0 }
+        // The CQ is removed from the table (`prepare_destruction`) before its destruction.
+        if is_there { cq.ctx.provider.waiting(cq.address).unwrap_or(0) } else { 0 }
     });
     let (mut sends, mut receives) = (0, 0);
     for qp in cq.qps.lock().iter() {
-        let is = |queue: &Option<Arc<Cq>>| queue.as_ref().is_some_and(|queue| queue.at == cq.at);
+        let is = |queue: &Option<Arc<Cq>>| {
+            queue.as_ref().is_some_and(|queue| queue.address == cq.address)
+        };
         if is(&qp.send_cq) {
             sends += qp.send.lock().due;
         }

@@ -28,7 +28,7 @@ macro_rules! either {
                 match find(fd) {
                     // SAFETY: the arguments are valid by the caller's contract, which is equal for
                     // both functions.
-                    Some(own) => inside_librdmacm(|| unsafe { rdma::$ours(own.fd, $($arg),*) }),
+                    Some(rsocket) => inside_librdmacm(|| unsafe { rdma::$ours(rsocket.fd, $($arg),*) }),
                     // SAFETY: the arguments are valid by the caller's contract.
                     None => unsafe { real::$name(fd, $($arg),*) },
                 }
@@ -60,14 +60,14 @@ macro_rules! reading {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
                 forking::begin(fd, Use::Transfer);
-                let Some(own) = find(fd) else {
+                let Some(rsocket) = find(fd) else {
                     // SAFETY: the arguments are valid by the caller's contract.
                     return unsafe { real::$name(fd, $($arg),*) };
                 };
                 // SAFETY: the arguments are valid by the caller's contract, which is equal for both
                 // functions.
-                let done = inside_librdmacm(|| unsafe { rdma::$ours(own.fd, $($arg),*) });
-                own.read();
+                let done = inside_librdmacm(|| unsafe { rdma::$ours(rsocket.fd, $($arg),*) });
+                rsocket.read();
                 done
             }
         )*
@@ -96,15 +96,15 @@ macro_rules! writing {
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn $name(fd: c_int, $($arg: $ty),*) -> isize {
                 forking::begin(fd, Use::Transfer);
-                let Some(own) = find(fd) else {
+                let Some(rsocket) = find(fd) else {
                     // SAFETY: the arguments are valid by the caller's contract.
                     return unsafe { real::$name(fd, $($arg),*) };
                 };
                 // SAFETY: the arguments are valid by the caller's contract, which is equal for both
                 // functions; the call does not change them.
-                let (done, wanted) = unsafe { (inside_librdmacm(|| rdma::$ours(own.fd, $($arg),*)), $wanted) };
+                let (done, wanted) = unsafe { (inside_librdmacm(|| rdma::$ours(rsocket.fd, $($arg),*)), $wanted) };
                 if done < wanted.cast_signed() {
-                    own.note_partial_write();
+                    rsocket.note_partial_write();
                 }
                 done
             }
@@ -146,13 +146,13 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         if forking::is_on() {
             // SAFETY: no memory is involved.
             let fd = unsafe { real::socket(domain, kind, protocol) };
-            forking::made(fd);
+            forking::record_socket(fd);
             return fd;
         }
         // SAFETY: no memory is involved.
-        let made = inside_librdmacm(|| unsafe { rdma::rsocket(domain, kind, protocol) });
-        if made >= 0 {
-            return give(Rsocket::new(made, domain), kind & SOCK_CLOEXEC != 0);
+        let rsocket_fd = inside_librdmacm(|| unsafe { rdma::rsocket(domain, kind, protocol) });
+        if rsocket_fd >= 0 {
+            return install_rsocket(Rsocket::new(rsocket_fd, domain), kind & SOCK_CLOEXEC != 0);
         }
     }
     // SAFETY: no memory is involved.
@@ -160,10 +160,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 }
 
 /// Creates a descriptor of the program for an rsocket.
-fn give(own: Rsocket, close_on_exec: bool) -> c_int {
+fn install_rsocket(rsocket: Rsocket, close_on_exec: bool) -> c_int {
     let fd = placeholder(close_on_exec);
     if fd >= 0 {
-        enter(fd, Arc::new(own));
+        enter(fd, Arc::new(rsocket));
     }
     fd
 }
@@ -176,7 +176,7 @@ fn give(own: Rsocket, close_on_exec: bool) -> c_int {
 pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
     match find(fd) {
         // SAFETY: no memory is involved.
-        Some(own) => inside_librdmacm(|| unsafe { rdma::rlisten(own.fd, backlog) }),
+        Some(rsocket) => inside_librdmacm(|| unsafe { rdma::rlisten(rsocket.fd, backlog) }),
         None => {
             forking::listens(fd);
             // SAFETY: no memory is involved.
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
 pub unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match find(fd) {
         // SAFETY: the addresses are valid by the caller's contract.
-        Some(own) => unsafe { accept_own(&own, addr, len, 0) },
+        Some(rsocket) => unsafe { accept_own(&rsocket, addr, len, 0) },
         None => {
             // SAFETY: the addresses are valid by the caller's contract.
             let new = unsafe { real::accept(fd, addr, len) };
@@ -216,7 +216,7 @@ pub unsafe extern "C" fn accept4(
 ) -> c_int {
     match find(fd) {
         // SAFETY: the addresses are valid by the caller's contract.
-        Some(own) => unsafe { accept_own(&own, addr, len, flags) },
+        Some(rsocket) => unsafe { accept_own(&rsocket, addr, len, flags) },
         None => {
             // SAFETY: the addresses are valid by the caller's contract.
             let new = unsafe { real::accept4(fd, addr, len, flags) };
@@ -229,7 +229,7 @@ pub unsafe extern "C" fn accept4(
 /// # Safety
 /// As libc's `accept4`.
 unsafe fn accept_own(
-    own: &Arc<Rsocket>,
+    rsocket: &Arc<Rsocket>,
     addr: *mut sockaddr,
     len: *mut socklen_t,
     flags: c_int,
@@ -237,17 +237,17 @@ unsafe fn accept_own(
     // SAFETY: the addresses are valid by the caller's contract; no other memory is involved. As in
     // Linux, the new socket does not inherit `O_NONBLOCK`.
     let new = inside_librdmacm(|| unsafe {
-        let new = rdma::raccept(own.fd, addr, len);
+        let new = rdma::raccept(rsocket.fd, addr, len);
         if new >= 0 {
             rdma::rfcntl(new, F_SETFL, if flags & SOCK_NONBLOCK != 0 { O_NONBLOCK } else { 0 });
         }
         new
     });
-    own.read();
+    rsocket.read();
     if new < 0 {
         return new;
     }
-    give(Rsocket::new(new, own.domain), flags & SOCK_CLOEXEC != 0)
+    install_rsocket(Rsocket::new(new, rsocket.domain), flags & SOCK_CLOEXEC != 0)
 }
 
 /// `bind(2)`: an address without an RDMA device turns the rsocket into an ordinary socket.
@@ -258,12 +258,12 @@ unsafe fn accept_own(
 pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the address is valid by the caller's contract.
     unsafe {
-        if let Some(own) = find(fd) {
-            if inside_librdmacm(|| rdma::rbind(own.fd, addr, len)) == 0 {
+        if let Some(rsocket) = find(fd) {
+            if inside_librdmacm(|| rdma::rbind(rsocket.fd, addr, len)) == 0 {
                 return 0;
             }
             let why = Errno::last();
-            if why.raw() != ENODEV || make_ordinary(fd, &own) < 0 {
+            if why.raw() != ENODEV || make_ordinary(fd, &rsocket) < 0 {
                 why.set();
                 return -1;
             }
@@ -280,13 +280,13 @@ pub unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) 
 pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the address is valid by the caller's contract.
     unsafe {
-        if let Some(own) = find(fd) {
-            let done = inside_librdmacm(|| rdma::rconnect(own.fd, addr, len));
+        if let Some(rsocket) = find(fd) {
+            let done = inside_librdmacm(|| rdma::rconnect(rsocket.fd, addr, len));
             let why = Errno::last();
             if done == 0 || matches!(why.raw(), EINPROGRESS | EALREADY | EISCONN | EINTR) {
                 return done;
             }
-            if make_ordinary(fd, &own) < 0 {
+            if make_ordinary(fd, &rsocket) < 0 {
                 why.set();
                 return -1;
             }
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_
 /// As libc's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    let own = leave(fd);
+    let rsocket = leave(fd);
     epoll::closed(fd);
     forking::closed(fd);
     // SAFETY: the descriptor belongs to the caller. The descriptor is closed before the rsocket,
@@ -310,7 +310,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     // descriptor meanwhile.
     let done = unsafe { real::close(fd) };
     let why = Errno::last();
-    drop(own);
+    drop(rsocket);
     if done < 0 {
         why.set();
     }
@@ -390,13 +390,19 @@ pub unsafe extern "C" fn getsockopt(
 ) -> c_int {
     // SAFETY: the value is valid by the caller's contract.
     unsafe {
-        let Some(own) = find(fd) else { return real::getsockopt(fd, level, option, value, len) };
+        let Some(rsocket) = find(fd) else {
+            return real::getsockopt(fd, level, option, value, len);
+        };
         // Options that only this library stores.
         let number = match (level, option) {
-            (SOL_SOCKET, SO_DOMAIN) => own.domain,
+            (SOL_SOCKET, SO_DOMAIN) => rsocket.domain,
             (SOL_SOCKET, SO_TYPE) => SOCK_STREAM,
             (SOL_SOCKET, SO_PROTOCOL) => IPPROTO_TCP,
-            _ => return inside_librdmacm(|| rdma::rgetsockopt(own.fd, level, option, value, len)),
+            _ => {
+                return inside_librdmacm(|| {
+                    rdma::rgetsockopt(rsocket.fd, level, option, value, len)
+                });
+            }
         };
         if value.is_null() || len.is_null() || (*len as usize) < size_of::<c_int>() {
             Errno::EINVAL.set();
@@ -420,7 +426,7 @@ pub unsafe extern "C" fn sendfile(
     count: usize,
 ) -> isize {
     forking::begin(out, Use::Transfer);
-    let Some(own) = find(out) else {
+    let Some(rsocket) = find(out) else {
         // SAFETY: the offset is valid by the caller's contract.
         return unsafe { real::sendfile(out, from, offset, count) };
     };
@@ -439,10 +445,10 @@ pub unsafe extern "C" fn sendfile(
             let Ok(bytes) = usize::try_from(got) else {
                 return if sent > 0 { sent.cast_signed() } else { -1 };
             };
-            (bytes, inside_librdmacm(|| rdma::rsend(own.fd, at, bytes, 0)))
+            (bytes, inside_librdmacm(|| rdma::rsend(rsocket.fd, at, bytes, 0)))
         };
         if went < got.cast_signed() {
-            own.note_partial_write();
+            rsocket.note_partial_write();
         }
         let Ok(went) = usize::try_from(went) else {
             let why = Errno::last();
@@ -519,7 +525,7 @@ pub unsafe extern "C" fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 && from != to {
         match find(from) {
-            Some(own) => enter(to, own),
+            Some(rsocket) => enter(to, rsocket),
             None => drop(leave(to)),
         }
         epoll::duplicated(from, to);
@@ -537,14 +543,14 @@ fn duplicated(from: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: the argument is valid by the caller's contract.
     unsafe {
-        let Some(own) = find(fd) else {
+        let Some(rsocket) = find(fd) else {
             let done = real::fcntl(fd, command, argument);
             let doubles = matches!(command, F_DUPFD | F_DUPFD_CLOEXEC);
             return if doubles { duplicated(fd, done) } else { done };
         };
         match command {
             F_GETFL | F_SETFL => {
-                inside_librdmacm(|| rdma::rfcntl(own.fd, command, argument as c_int))
+                inside_librdmacm(|| rdma::rfcntl(rsocket.fd, command, argument as c_int))
             }
             F_DUPFD | F_DUPFD_CLOEXEC => duplicated(fd, real::fcntl(fd, command, argument)),
             // Commands for the descriptor itself apply to the placeholder.
@@ -572,11 +578,11 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     // SAFETY: the argument is valid by the caller's contract.
     unsafe {
         match find(fd) {
-            Some(own) if request == FIONBIO => {
+            Some(rsocket) if request == FIONBIO => {
                 let on = *(argument as *const c_int) != 0;
                 inside_librdmacm(|| {
-                    let flags = rdma::rfcntl(own.fd, F_GETFL) & !O_NONBLOCK;
-                    rdma::rfcntl(own.fd, F_SETFL, if on { flags | O_NONBLOCK } else { flags })
+                    let flags = rdma::rfcntl(rsocket.fd, F_GETFL) & !O_NONBLOCK;
+                    rdma::rfcntl(rsocket.fd, F_SETFL, if on { flags | O_NONBLOCK } else { flags })
                 })
             }
             Some(_) => {

@@ -12,7 +12,7 @@ use std::ffi::c_int;
 struct Rule {
     program: Option<String>,
     domain: Option<c_int>,
-    kind: Option<c_int>,
+    socket_type: Option<c_int>,
     protocol: Option<c_int>,
 }
 
@@ -48,7 +48,7 @@ impl Choice {
                     words.next()?,
                     &[("INET", libc::AF_INET), ("INET6", libc::AF_INET6)],
                 )?,
-                kind: number(
+                socket_type: number(
                     words.next()?,
                     &[("STREAM", libc::SOCK_STREAM), ("DGRAM", libc::SOCK_DGRAM)],
                 )?,
@@ -78,7 +78,7 @@ impl Choice {
             || self.0.iter().any(|line| {
                 line.program.as_deref().is_none_or(begins)
                     && line.domain.is_none_or(|one| one == domain)
-                    && line.kind.is_none_or(|one| one == kind)
+                    && line.socket_type.is_none_or(|one| one == kind)
                     && line.protocol.is_none_or(|one| one == protocol)
             })
     }

@@ -7,8 +7,8 @@
 //!
 //! Map of this file: `Member`, `Set` and `Sets` with their lock; fork(2); `WakeFd`, the eventfd of
 //! a waiting thread; descriptors that are duplicated, closed or replaced; epoll_create and
-//! epoll_ctl; waiting. Threads: any. Lock: `SETS` is a leaf, and no thread waits under it. `ANY`
-//! mirrors whether a set has an rsocket.
+//! epoll_ctl; waiting. Threads: any. Lock: `SETS` is a leaf, and no thread waits under it.
+//! `ANY_SET` mirrors whether a set has an rsocket.
 
 use crate::forking::{self, Use};
 use crate::interest::Interest;
@@ -28,13 +28,13 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 struct Member {
     fd: c_int,
-    own: Weak<Rsocket>,
+    rsocket: Weak<Rsocket>,
     interest: Interest,
 }
 
 impl Member {
-    fn is(&self, own: &Arc<Rsocket>) -> bool {
-        self.own.as_ptr() == Arc::as_ptr(own)
+    fn holds(&self, rsocket: &Arc<Rsocket>) -> bool {
+        self.rsocket.as_ptr() == Arc::as_ptr(rsocket)
     }
 }
 
@@ -66,12 +66,12 @@ struct Sets {
 }
 
 impl Sets {
-    fn of(&mut self, epoll: c_int) -> Option<&mut Set> {
+    fn get(&mut self, epoll: c_int) -> Option<&mut Set> {
         self.sets.get_mut(self.numbers.get(&epoll)?)
     }
 
     /// The set of a descriptor, created if unknown.
-    fn known(&mut self, epoll: c_int) -> &mut Set {
+    fn get_or_create(&mut self, epoll: c_int) -> &mut Set {
         let last = &mut self.last;
         let id = self.numbers.entry(epoll).or_insert_with(|| {
             *last += 1;
@@ -80,7 +80,7 @@ impl Sets {
         self.sets.entry(*id).or_default()
     }
 
-    fn forget(&mut self, epoll: c_int) {
+    fn remove(&mut self, epoll: c_int) {
         let Some(id) = self.numbers.remove(&epoll) else { return };
         if !self.numbers.values().any(|&other| other == id)
             && let Some(mut set) = self.sets.remove(&id)
@@ -93,11 +93,11 @@ impl Sets {
 /// The lock is taken at fork(2), after the lock of the table.
 static SETS: StaticMutex<Option<Sets>> = StaticMutex::new(None);
 /// Whether any set has ever existed: most calls of most programs need no lookup.
-static ANY: AtomicBool = AtomicBool::new(false);
+static ANY_SET: AtomicBool = AtomicBool::new(false);
 
 /// Calls `f` with the sets, if there are any.
-fn with<T>(f: impl FnOnce(&mut Sets) -> T) -> Option<T> {
-    if !ANY.load(Ordering::Acquire) || table::is_inside() {
+fn with_sets<T>(f: impl FnOnce(&mut Sets) -> T) -> Option<T> {
+    if !ANY_SET.load(Ordering::Acquire) || table::is_inside() {
         return None;
     }
     SETS.lock().as_mut().map(f)
@@ -126,17 +126,17 @@ struct WakeFd {
 
 impl WakeFd {
     /// The eventfd of this thread; `None` with errno.
-    fn own() -> Option<Arc<Self>> {
-        thread_local!(static OWN: RefCell<Option<Arc<WakeFd>>> = const { RefCell::new(None) });
+    fn of_this_thread() -> Option<Arc<Self>> {
+        thread_local!(static WAKE_FD: RefCell<Option<Arc<WakeFd>>> = const { RefCell::new(None) });
         let forks = FORKS.load(Ordering::Relaxed);
-        let known = OWN.try_with(|own| own.borrow().clone()).ok().flatten();
+        let known = WAKE_FD.try_with(|cached| cached.borrow().clone()).ok().flatten();
         if let Some(wake_fd) = known.filter(|wake_fd| wake_fd.forks == forks) {
             return Some(wake_fd);
         }
         // SAFETY: eventfd has no requirements.
         let fd = unsafe { eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
         let wake_fd = (fd >= 0).then(|| Arc::new(Self { fd, forks }))?;
-        let _ = OWN.try_with(|own| own.replace(Some(Arc::clone(&wake_fd))));
+        let _ = WAKE_FD.try_with(|cached| cached.replace(Some(Arc::clone(&wake_fd))));
         Some(wake_fd)
     }
 
@@ -162,8 +162,8 @@ impl Drop for WakeFd {
 
 /// Records that `to` is now a duplicate of `from`, which may be a set.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
-    with(|sets| {
-        sets.forget(to);
+    with_sets(|sets| {
+        sets.remove(to);
         if let Some(&id) = sets.numbers.get(&from) {
             sets.numbers.insert(to, id);
         }
@@ -172,15 +172,15 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// Records that the program closes a descriptor.
 pub(crate) fn closed(fd: c_int) {
-    with(|sets| sets.forget(fd));
+    with_sets(|sets| sets.remove(fd));
 }
 
 /// Removes an rsocket without descriptors from all sets.
-pub(crate) fn gone(own: &Arc<Rsocket>) {
-    with(|sets| {
+pub(crate) fn remove_rsocket(rsocket: &Arc<Rsocket>) {
+    with_sets(|sets| {
         for set in sets.sets.values_mut() {
             let before = set.members.len();
-            set.members.retain(|member| !member.is(own));
+            set.members.retain(|member| !member.holds(rsocket));
             if set.members.len() != before {
                 // A waiting thread still holds the rsocket; once awake, the thread releases it.
                 set.ring();
@@ -190,11 +190,11 @@ pub(crate) fn gone(own: &Arc<Rsocket>) {
 }
 
 /// Wakes edge-triggered waiters of an rsocket, which may have a new event.
-pub(crate) fn again(own: &Arc<Rsocket>) {
-    with(|sets| {
+pub(crate) fn notify_edge_waiters(rsocket: &Arc<Rsocket>) {
+    with_sets(|sets| {
         let waits = |set: &&mut Set| !set.waiting.is_empty();
         for set in sets.sets.values_mut().filter(waits) {
-            if set.members.iter().any(|member| member.is(own)) {
+            if set.members.iter().any(|member| member.holds(rsocket)) {
                 set.ring();
             }
         }
@@ -202,11 +202,12 @@ pub(crate) fn again(own: &Arc<Rsocket>) {
 }
 
 /// Adds an ordinary socket to the kernel's sets, after it has taken the descriptor of an rsocket.
-pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Rsocket>) {
-    with(|sets| {
+pub(crate) fn became_ordinary(fd: c_int, rsocket: &Arc<Rsocket>) {
+    with_sets(|sets| {
         for (epoll, id) in &sets.numbers {
             let Some(set) = sets.sets.get_mut(id) else { continue };
-            let Some(at) = set.members.iter().position(|one| one.fd == fd && one.is(own)) else {
+            let Some(at) = set.members.iter().position(|one| one.fd == fd && one.holds(rsocket))
+            else {
                 continue;
             };
             let member = set.members.swap_remove(at);
@@ -220,13 +221,13 @@ pub(crate) fn became_ordinary(fd: c_int, own: &Arc<Rsocket>) {
 
 /// Records a new set of the kernel, so that a thread that waits for an empty set is notified of its
 /// first rsocket.
-fn made(fd: c_int) -> c_int {
+fn record_set(fd: c_int) -> c_int {
     if fd >= 0 && !table::is_inside() {
-        ANY.store(true, Ordering::Release);
+        ANY_SET.store(true, Ordering::Release);
         let mut sets = SETS.lock();
         let sets = sets.get_or_insert_default();
-        sets.forget(fd);
-        sets.known(fd);
+        sets.remove(fd);
+        sets.get_or_create(fd);
     }
     fd
 }
@@ -238,7 +239,7 @@ fn made(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    made(unsafe { real::epoll_create(size) })
+    record_set(unsafe { real::epoll_create(size) })
 }
 
 /// `epoll_create1(2)`.
@@ -248,7 +249,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: no memory is involved.
-    made(unsafe { real::epoll_create1(flags) })
+    record_set(unsafe { real::epoll_create1(flags) })
 }
 
 /// `epoll_ctl(2)`.
@@ -265,12 +266,12 @@ pub unsafe extern "C" fn epoll_ctl(
     // The rsocket must exist now: a connected TCP socket would otherwise enter the kernel's set,
     // and is closed later.
     forking::begin(fd, Use::Transfer);
-    let Some(own) = find(fd) else {
+    let Some(rsocket) = find(fd) else {
         // SAFETY: the event is valid by the caller's contract.
         return unsafe { real::epoll_ctl(epoll, operation, fd, event) };
     };
     // SAFETY: the event is valid by the caller's contract.
-    let done = unsafe { change(epoll, operation, fd, &own, event) };
+    let done = unsafe { change(epoll, operation, fd, &rsocket, event) };
     done.map_or_else(
         |why| {
             why.set();
@@ -286,7 +287,7 @@ unsafe fn change(
     epoll: c_int,
     operation: c_int,
     fd: c_int,
-    own: &Arc<Rsocket>,
+    rsocket: &Arc<Rsocket>,
     event: *mut epoll_event,
 ) -> Result<(), Errno> {
     // The kernel checks that `epoll` is a set. The placeholder of the rsocket is in no set of the
@@ -307,15 +308,15 @@ unsafe fn change(
         let event = unsafe { event.read_unaligned() };
         Interest::new(event.events, event.u64)
     };
-    own.uses.watched.store(true, Ordering::SeqCst);
-    own.uses.edges.fetch_or(interest.by_edges(), Ordering::SeqCst);
-    ANY.store(true, Ordering::Release);
+    rsocket.uses.watched.store(true, Ordering::SeqCst);
+    rsocket.uses.edges.fetch_or(interest.by_edges(), Ordering::SeqCst);
+    ANY_SET.store(true, Ordering::Release);
     let mut sets = SETS.lock();
-    let set = sets.get_or_insert_default().known(epoll);
-    let at = set.members.iter().position(|one| one.fd == fd && one.is(own));
+    let set = sets.get_or_insert_default().get_or_create(epoll);
+    let at = set.members.iter().position(|one| one.fd == fd && one.holds(rsocket));
     match (operation, at) {
         (EPOLL_CTL_ADD, None) => {
-            set.members.push(Member { fd, own: Arc::downgrade(own), interest });
+            set.members.push(Member { fd, rsocket: Arc::downgrade(rsocket), interest });
         }
         (EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EEXIST),
         (EPOLL_CTL_MOD, Some(at)) => set.members[at].interest = interest,
@@ -332,28 +333,28 @@ struct WaitEntries {
     wake_fd: Arc<WakeFd>,
     /// The kernel's set, the eventfd, and the rsockets.
     entries: Vec<pollfd>,
-    of: Vec<Arc<Rsocket>>,
+    rsockets: Vec<Arc<Rsocket>>,
 }
 
 const SET: usize = 0;
 const RSOCKETS: usize = 2;
 
 /// Registers a thread with a set; `None`: the set has no list of rsockets.
-fn look(epoll: c_int, wake_fd: &Arc<WakeFd>) -> Option<WaitEntries> {
-    with(|sets| {
-        let set = sets.of(epoll)?;
+fn register_wait(epoll: c_int, wake_fd: &Arc<WakeFd>) -> Option<WaitEntries> {
+    with_sets(|sets| {
+        let set = sets.get(epoll)?;
         let entry = |fd, events| pollfd { fd, events, revents: 0 };
         let mut entries = vec![entry(epoll, POLLIN), entry(wake_fd.fd, POLLIN)];
-        let mut of = Vec::new();
+        let mut rsockets = Vec::new();
         for member in &mut set.members {
-            let Some(own) = member.own.upgrade() else { continue };
-            if let Some(events) = member.interest.events_to_poll(&own.uses) {
-                entries.push(entry(own.fd, events));
-                of.push(own);
+            let Some(rsocket) = member.rsocket.upgrade() else { continue };
+            if let Some(events) = member.interest.events_to_poll(&rsocket.uses) {
+                entries.push(entry(rsocket.fd, events));
+                rsockets.push(rsocket);
             }
         }
         set.waiting.push(Arc::clone(wake_fd));
-        Some(WaitEntries { wake_fd: Arc::clone(wake_fd), entries, of })
+        Some(WaitEntries { wake_fd: Arc::clone(wake_fd), entries, rsockets })
     })
     .flatten()
 }
@@ -369,7 +370,7 @@ impl WaitEntries {
             tv_sec: left.as_secs().try_into().unwrap_or(time_t::MAX),
             tv_nsec: left.subsec_nanos().into(),
         });
-        if self.of.is_empty() {
+        if self.rsockets.is_empty() {
             let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: the array has `count` entries; the other pointers are NULL or readable.
             return unsafe { ppoll(self.entries.as_mut_ptr(), count, time, mask) };
@@ -394,40 +395,40 @@ impl WaitEntries {
     }
 
     /// The events of rsockets that are ready, at most `most`.
-    fn tell(&self, epoll: c_int, most: usize) -> Vec<epoll_event> {
-        let found = self.entries[RSOCKETS..].iter().zip(&self.of);
+    fn ready_events(&self, epoll: c_int, most: usize) -> Vec<epoll_event> {
+        let found = self.entries[RSOCKETS..].iter().zip(&self.rsockets);
         let found: HashMap<_, _> = found
             .filter(|(entry, _)| entry.revents != 0)
-            .map(|(entry, own)| (Arc::as_ptr(own), entry.revents))
+            .map(|(entry, rsocket)| (Arc::as_ptr(rsocket), entry.revents))
             .collect();
         if found.is_empty() {
             return Vec::new();
         }
-        let told = with(|sets| {
-            let Some(set) = sets.of(epoll) else { return Vec::new() };
-            let mut told = Vec::new();
+        let reported = with_sets(|sets| {
+            let Some(set) = sets.get(epoll) else { return Vec::new() };
+            let mut reported = Vec::new();
             let count = set.members.len();
             let first = set.first;
             for at in (0..count).map(|n| (first + n) % count) {
-                if told.len() == most {
+                if reported.len() == most {
                     break;
                 }
                 let member = &mut set.members[at];
-                let revents = found.get(&member.own.as_ptr()).copied().unwrap_or(0);
+                let revents = found.get(&member.rsocket.as_ptr()).copied().unwrap_or(0);
                 if let Some(events) = member.interest.report(revents) {
-                    told.push(epoll_event { events, u64: member.interest.data });
+                    reported.push(epoll_event { events, u64: member.interest.data });
                     set.first = at + 1;
                 }
             }
-            told
+            reported
         });
-        told.unwrap_or_default()
+        reported.unwrap_or_default()
     }
 
     /// Unregisters the thread. Returns whether the kernel's descriptors come first this time.
     fn unregister(&self, epoll: c_int) -> bool {
-        let first = with(|sets| {
-            let set = sets.of(epoll)?;
+        let first = with_sets(|sets| {
+            let set = sets.get(epoll)?;
             set.waiting.retain(|wake_fd| !Arc::ptr_eq(wake_fd, &self.wake_fd));
             set.kernel_first = !set.kernel_first;
             Some(set.kernel_first)
@@ -449,7 +450,7 @@ unsafe fn wait(
     mask: *const sigset_t,
 ) -> c_int {
     let begun = Instant::now();
-    let alone = with(|sets| sets.of(epoll).is_none_or(|set| set.members.is_empty()));
+    let alone = with_sets(|sets| sets.get(epoll).is_none_or(|set| set.members.is_empty()));
     if alone != Some(false) || most <= 0 {
         // First the kernel's events without a wait; this call also checks the arguments.
         // SAFETY: the arguments are valid by the caller's contract.
@@ -463,24 +464,24 @@ unsafe fn wait(
         return -1;
     }
     let room = usize::try_from(most).unwrap_or(0);
-    let Some(wake_fd) = WakeFd::own() else { return -1 };
+    let Some(wake_fd) = WakeFd::of_this_thread() else { return -1 };
     loop {
-        let Some(mut look) = look(epoll, &wake_fd) else {
+        let Some(mut entries) = register_wait(epoll, &wake_fd) else {
             Errno::EBADF.set();
             return -1;
         };
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         // SAFETY: the mask is valid by the caller's contract.
-        let found = unsafe { look.sleep(left, mask) };
+        let found = unsafe { entries.sleep(left, mask) };
         let why = Errno::last();
-        let kernel_first = look.unregister(epoll);
+        let kernel_first = entries.unregister(epoll);
         if found < 0 {
             why.set();
             return -1;
         }
         let mut have = 0;
         let kernels = |have: &mut usize| {
-            if look.entries[SET].revents != 0 && *have < room {
+            if entries.entries[SET].revents != 0 && *have < room {
                 // SAFETY: the array has room for `most` entries, of which `have` are filled.
                 let more = unsafe {
                     real::epoll_wait(epoll, events.add(*have), (room - *have) as c_int, 0)
@@ -491,7 +492,7 @@ unsafe fn wait(
         if kernel_first {
             kernels(&mut have);
         }
-        for event in look.tell(epoll, room - have) {
+        for event in entries.ready_events(epoll, room - have) {
             // SAFETY: as above; entries of the program may be unaligned.
             unsafe { events.add(have).write_unaligned(event) };
             have += 1;
@@ -507,7 +508,7 @@ unsafe fn wait(
 
 /// Whether a set may contain rsockets.
 fn is_own(epoll: c_int) -> bool {
-    with(|sets| sets.of(epoll).is_some()).unwrap_or(false)
+    with_sets(|sets| sets.get(epoll).is_some()).unwrap_or(false)
 }
 
 fn milliseconds(timeout: c_int) -> Option<Duration> {

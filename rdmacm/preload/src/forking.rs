@@ -41,7 +41,7 @@ impl Sockets {
     }
 
     /// All descriptors of a socket, which are then removed.
-    fn take(&mut self, fd: c_int) -> Vec<c_int> {
+    fn remove_all(&mut self, fd: c_int) -> Vec<c_int> {
         let Some(&(id, _)) = self.numbers.get(&fd) else { return Vec::new() };
         let same = self.numbers.iter().filter(|(_, of)| of.0 == id);
         let same: Vec<_> = same.map(|(&fd, _)| fd).collect();
@@ -62,26 +62,26 @@ pub(crate) fn hold() -> Guard {
 
 /// Whether the user has enabled the replacement.
 pub(crate) fn is_on() -> bool {
-    static ON: OnceLock<bool> = OnceLock::new();
-    *ON.get_or_init(|| {
+    static IS_ON: OnceLock<bool> = OnceLock::new();
+    *IS_ON.get_or_init(|| {
         let word = std::env::var("RDMAV_FORK_SAFE").unwrap_or_default();
         word.trim().parse::<i64>().is_ok_and(|number| number != 0)
     })
 }
 
 /// Calls `f` with the sockets, if the replacement is enabled.
-fn with<T>(f: impl FnOnce(&mut Sockets) -> T) -> Option<T> {
+fn with_sockets<T>(f: impl FnOnce(&mut Sockets) -> T) -> Option<T> {
     (is_on() && !table::is_inside()).then(|| f(SOCKETS.lock().get_or_insert_default()))
 }
 
 fn role(fd: c_int) -> Option<Role> {
-    with(|sockets| sockets.numbers.get(&fd).map(|of| of.1)).flatten()
+    with_sockets(|sockets| sockets.numbers.get(&fd).map(|of| of.1)).flatten()
 }
 
 /// Records a new TCP socket.
-pub(crate) fn made(fd: c_int) {
+pub(crate) fn record_socket(fd: c_int) {
     if fd >= 0 {
-        with(|sockets| sockets.enter(fd, Role::Unconnected));
+        with_sockets(|sockets| sockets.enter(fd, Role::Unconnected));
     }
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn connects(fd: c_int) {
 }
 
 fn set_role(fd: c_int, into: Role) {
-    with(|sockets| {
+    with_sockets(|sockets| {
         if let Some(&(id, Role::Unconnected)) = sockets.numbers.get(&fd) {
             sockets.numbers.values_mut().filter(|of| of.0 == id).for_each(|of| of.1 = into);
         }
@@ -106,13 +106,13 @@ fn set_role(fd: c_int, into: Role) {
 /// Records an accepted socket.
 pub(crate) fn accepted(listener: c_int, new: c_int) {
     if new >= 0 && role(listener) == Some(Role::Listens) {
-        with(|sockets| sockets.enter(new, Role::Passive));
+        with_sockets(|sockets| sockets.enter(new, Role::Passive));
     }
 }
 
 /// Records that `to` is now a duplicate of `from`.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
-    with(|sockets| {
+    with_sockets(|sockets| {
         let of = sockets.numbers.get(&from).copied();
         match of {
             Some(of) => sockets.numbers.insert(to, of),
@@ -123,7 +123,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// Records that the program closes a descriptor.
 pub(crate) fn closed(fd: c_int) {
-    with(|sockets| sockets.numbers.remove(&fd));
+    with_sockets(|sockets| sockets.numbers.remove(&fd));
 }
 
 /// The use of a descriptor by the program.
@@ -149,9 +149,9 @@ pub(crate) fn begin(fd: c_int, by: Use) {
     }
     let why = Errno::last();
     let active = role(fd) == Some(Role::Active);
-    let same = with(|sockets| sockets.take(fd)).unwrap_or_default();
-    let made = inside_librdmacm(|| if active { connect(fd) } else { accept(fd) });
-    if let Some((new, domain)) = made {
+    let same = with_sockets(|sockets| sockets.remove_all(fd)).unwrap_or_default();
+    let connected = inside_librdmacm(|| if active { connect(fd) } else { accept(fd) });
+    if let Some((new, domain)) = connected {
         replace(fd, &same, new, domain);
     }
     why.set();
@@ -186,7 +186,7 @@ impl NewRsocket {
         (fd >= 0).then_some(Self(fd))
     }
 
-    fn keep(self) -> c_int {
+    fn into_fd(self) -> c_int {
         let fd = self.0;
         std::mem::forget(self);
         fd
@@ -221,7 +221,7 @@ fn connect(fd: c_int) -> Option<(c_int, c_int)> {
         let (at, len) = address(fd, real::getpeername)?;
         let domain = c_int::from(at.ss_family);
         let new = NewRsocket::new(domain)?;
-        (rdma::rconnect(new.0, (&raw const at).cast(), len) == 0).then(|| (new.keep(), domain))
+        (rdma::rconnect(new.0, (&raw const at).cast(), len) == 0).then(|| (new.into_fd(), domain))
     }
 }
 
@@ -284,7 +284,7 @@ fn has_input(fd: c_int, limit: c_int) -> bool {
 
 /// Replaces a TCP socket by an rsocket, at all of its descriptors.
 fn replace(fd: c_int, same: &[c_int], new: c_int, domain: c_int) {
-    let own = Arc::new(Rsocket::new(new, domain));
+    let rsocket = Arc::new(Rsocket::new(new, domain));
     // SAFETY: descriptors and memory of this function only.
     unsafe {
         let flags = real::fcntl(fd, F_GETFL, 0);
@@ -306,7 +306,7 @@ fn replace(fd: c_int, same: &[c_int], new: c_int, domain: c_int) {
                 real::dup2(stands, fd);
                 real::close(stands);
                 real::fcntl(fd, F_SETFD, close_on_exec as usize);
-                enter(fd, Arc::clone(&own));
+                enter(fd, Arc::clone(&rsocket));
             }
         }
     }

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The events that poll(2) and epoll(7) have in common, except `EPOLLRDHUP`, which rsockets do not
 /// report.
-const KNOWN: u32 = 0x3ff;
+const KNOWN_EVENTS: u32 = 0x3ff;
 const READABLE: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLRDNORM | libc::EPOLLRDHUP).cast_unsigned();
 const WRITABLE: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
 /// Events that are reported without a request.
-const ALWAYS: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
+const ALWAYS_REPORTED: u32 = (libc::EPOLLERR | libc::EPOLLHUP).cast_unsigned();
 const RDHUP: u32 = libc::EPOLLRDHUP.cast_unsigned();
 const EDGES: u32 = libc::EPOLLET.cast_unsigned();
-const ONCE: u32 = libc::EPOLLONESHOT.cast_unsigned();
+const ONE_SHOT: u32 = libc::EPOLLONESHOT.cast_unsigned();
 
 /// The uses of an rsocket after which edge-triggered waiters may be notified again.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub struct Interest {
     /// For edge-triggered members: the events reported since the last use.
     reported: u32,
     /// The counts of uses at the last check.
-    seen: [u64; 2],
+    checked_uses: [u64; 2],
     /// True: a one-shot member has reported.
     fired: bool,
 }
@@ -63,7 +63,7 @@ impl Interest {
     /// The interest of an `epoll_ctl` call.
     #[must_use]
     pub const fn new(events: u32, data: u64) -> Self {
-        Self { events, data, reported: 0, seen: [0; 2], fired: false }
+        Self { events, data, reported: 0, checked_uses: [0; 2], fired: false }
     }
 
     /// The event that the program passed.
@@ -85,23 +85,24 @@ impl Interest {
     /// missed, because edge-triggered programs must read until no data remain.
     pub fn events_to_poll(&mut self, uses: &Uses) -> Option<i16> {
         let now = uses.now();
-        if now[0] != self.seen[0] {
-            self.reported &= !(READABLE | ALWAYS);
+        if now[0] != self.checked_uses[0] {
+            self.reported &= !(READABLE | ALWAYS_REPORTED);
         }
-        if now[1] != self.seen[1] {
+        if now[1] != self.checked_uses[1] {
             self.reported &= !WRITABLE;
         }
-        self.seen = now;
-        if self.fired || self.reported & ALWAYS != 0 {
+        self.checked_uses = now;
+        if self.fired || self.reported & ALWAYS_REPORTED != 0 {
             return None;
         }
-        i16::try_from(self.events & !self.reported & KNOWN).ok()
+        i16::try_from(self.events & !self.reported & KNOWN_EVENTS).ok()
     }
 
     /// The events to report; `None`: none, or another thread has reported them.
     pub fn report(&mut self, found: i16) -> Option<u32> {
-        let mut events = u32::from(found.cast_unsigned()) & (self.events | ALWAYS) & KNOWN;
-        if events & ALWAYS != 0 {
+        let mut events =
+            u32::from(found.cast_unsigned()) & (self.events | ALWAYS_REPORTED) & KNOWN_EVENTS;
+        if events & ALWAYS_REPORTED != 0 {
             events |= self.events & RDHUP;
         }
         if self.by_edges() {
@@ -111,7 +112,7 @@ impl Interest {
             return None;
         }
         self.reported |= if self.by_edges() { events } else { 0 };
-        self.fired = self.events & ONCE != 0;
+        self.fired = self.events & ONE_SHOT != 0;
         Some(events)
     }
 }
@@ -163,13 +164,13 @@ mod tests {
 
     #[test]
     fn two_threads_that_found_the_same_tell_an_edge_and_a_single_shot_once() {
-        for how in [EDGES, ONCE] {
+        for how in [EDGES, ONE_SHOT] {
             let (mut one, uses) = (Interest::new(IN | how, 7), Uses::default());
             assert_eq!(one.events_to_poll(&uses), Some(POLLIN));
             assert_eq!(one.report(POLLIN), Some(IN));
             assert_eq!(one.report(POLLIN), None);
         }
-        let (mut one, uses) = (Interest::new(IN | ONCE, 7), Uses::default());
+        let (mut one, uses) = (Interest::new(IN | ONE_SHOT, 7), Uses::default());
         assert_eq!(one.report(POLLIN), Some(IN));
         assert_eq!(one.events_to_poll(&uses), None);
     }

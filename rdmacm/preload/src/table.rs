@@ -41,7 +41,7 @@ impl Rsocket {
     fn wake_edge_waiters(self: &Arc<Self>) {
         if self.uses.edges.load(Ordering::SeqCst) {
             let why = Errno::last();
-            epoll::again(self);
+            epoll::notify_edge_waiters(self);
             why.set();
         }
     }
@@ -56,7 +56,7 @@ impl Drop for Rsocket {
 }
 
 /// The lock is taken at fork(2) and released in both processes: a child looks here in each call.
-static KNOWN: StaticMutex<Option<HashMap<c_int, Arc<Rsocket>>>> = StaticMutex::new(None);
+static RSOCKETS: StaticMutex<Option<HashMap<c_int, Arc<Rsocket>>>> = StaticMutex::new(None);
 
 thread_local!(static INSIDE: Cell<bool> = const { Cell::new(false) });
 
@@ -79,12 +79,12 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Rsocket>> {
     if INSIDE.get() {
         return None;
     }
-    KNOWN.lock().as_ref()?.get(&fd).cloned()
+    RSOCKETS.lock().as_ref()?.get(&fd).cloned()
 }
 
 /// Records that a descriptor of the program is an rsocket.
-pub(crate) fn enter(fd: c_int, own: Arc<Rsocket>) {
-    let before = KNOWN.lock().get_or_insert_default().insert(fd, own);
+pub(crate) fn enter(fd: c_int, rsocket: Arc<Rsocket>) {
+    let before = RSOCKETS.lock().get_or_insert_default().insert(fd, rsocket);
     // The earlier entry is dropped without the lock.
     before.inspect(unwatch);
 }
@@ -96,19 +96,19 @@ pub(crate) fn leave(fd: c_int) -> Option<Arc<Rsocket>> {
     }
     // Most descriptors are no rsockets; for those, the exclusive lock is not taken.
     find(fd)?;
-    let own = KNOWN.lock().as_mut()?.remove(&fd);
-    own.inspect(unwatch)
+    let rsocket = RSOCKETS.lock().as_mut()?.remove(&fd);
+    rsocket.inspect(unwatch)
 }
 
 /// Removes an rsocket from all sets when its last descriptor is closed.
-fn unwatch(own: &Arc<Rsocket>) {
-    if !own.uses.watched.load(Ordering::SeqCst) {
+fn unwatch(rsocket: &Arc<Rsocket>) {
+    if !rsocket.uses.watched.load(Ordering::SeqCst) {
         return;
     }
     let is_left =
-        |known: &HashMap<_, Arc<Rsocket>>| known.values().any(|one| Arc::ptr_eq(one, own));
-    if !KNOWN.lock().as_ref().is_some_and(is_left) {
-        epoll::gone(own);
+        |known: &HashMap<_, Arc<Rsocket>>| known.values().any(|one| Arc::ptr_eq(one, rsocket));
+    if !RSOCKETS.lock().as_ref().is_some_and(is_left) {
+        epoll::remove_rsocket(rsocket);
     }
 }
 
@@ -140,12 +140,12 @@ pub(crate) fn is_wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
 }
 
 /// Replaces an rsocket by an ordinary socket, with the same descriptor; -1 with errno.
-pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Rsocket>) -> c_int {
+pub(crate) fn make_ordinary(fd: c_int, rsocket: &Arc<Rsocket>) -> c_int {
     // SAFETY: descriptors and memory of this function only; the program's descriptor becomes a
     // socket at once.
     unsafe {
-        let flags = rdma::rfcntl(own.fd, F_GETFL);
-        let new = real::socket(own.domain, SOCK_STREAM, 0);
+        let flags = rdma::rfcntl(rsocket.fd, F_GETFL);
+        let new = real::socket(rsocket.domain, SOCK_STREAM, 0);
         if new < 0 {
             return -1;
         }
@@ -159,17 +159,17 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Rsocket>) -> c_int {
             let mut value: c_int = 0;
             let mut len = size_of::<c_int>() as socklen_t;
             let at = (&raw mut value).cast::<c_void>();
-            if rdma::rgetsockopt(own.fd, level, option, at, &raw mut len) == 0 && value != 0 {
+            if rdma::rgetsockopt(rsocket.fd, level, option, at, &raw mut len) == 0 && value != 0 {
                 real::setsockopt(new, level, option, at, len);
             }
         }
         if flags & O_NONBLOCK != 0 {
-            let own = real::fcntl(new, F_GETFL, 0);
-            real::fcntl(new, F_SETFL, (own | O_NONBLOCK).cast_unsigned() as usize);
+            let flags = real::fcntl(new, F_GETFL, 0);
+            real::fcntl(new, F_SETFL, (flags | O_NONBLOCK).cast_unsigned() as usize);
         }
         let close_on_exec = real::fcntl(fd, F_GETFD, 0);
         let done = real::dup2(new, fd);
-        epoll::became_ordinary(fd, own);
+        epoll::became_ordinary(fd, rsocket);
         drop(leave(fd));
         real::close(new);
         if done >= 0 && close_on_exec & FD_CLOEXEC != 0 {
@@ -182,7 +182,7 @@ pub(crate) fn make_ordinary(fd: c_int, own: &Arc<Rsocket>) -> c_int {
 thread_local!(static HELD: RefCell<Option<[Guard; 3]>> = const { RefCell::new(None) });
 
 extern "C" fn before_fork() {
-    let guards = [KNOWN.hold(), forking::hold(), epoll::hold()];
+    let guards = [RSOCKETS.hold(), forking::hold(), epoll::hold()];
     // A thread that forks during its exit has no thread-local storage; the locks are then released
     // at once.
     let _ = HELD.try_with(|held| held.replace(Some(guards)));

@@ -86,7 +86,7 @@ impl Header {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// True: a datagram follows, and an answer is required.
-    pub brings: bool,
+    pub has_datagram: bool,
     /// The queue pair of the sender.
     pub qpn: u32,
     /// The address of the queue pair.
@@ -112,7 +112,7 @@ impl Notice {
             IpAddr::V4(_) => (VERSION_4, Self::V4),
             IpAddr::V6(_) => (VERSION_6, Self::MOST),
         };
-        bytes.extend([version, if self.brings { DATA } else { ANSWER }, len as u8, 0]);
+        bytes.extend([version, if self.has_datagram { DATA } else { ANSWER }, len as u8, 0]);
         bytes.extend((self.qpn & 0x00ff_ffff).to_be_bytes());
         match self.ip {
             IpAddr::V4(v4) => bytes.extend(v4.octets()),
@@ -140,7 +140,7 @@ impl Notice {
             ANSWER => false,
             _ => return Err(Foreign),
         };
-        let notice = Self { brings, qpn: u32::from_be_bytes([0, q2, q1, q0]), ip };
+        let notice = Self { has_datagram: brings, qpn: u32::from_be_bytes([0, q2, q1, q0]), ip };
         if fits { Ok((notice, len)) } else { Err(Foreign) }
     }
 }
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn notices_are_these_bytes() {
-        let notice = Notice { brings: true, qpn: 0x0123_4567, ip: addr("10.1.2.3:0").ip() };
+        let notice = Notice { has_datagram: true, qpn: 0x0123_4567, ip: addr("10.1.2.3:0").ip() };
         let golden = [0x55, 0x55, 0x55, 0x55, 4, 0, 16, 0, 0, 0x23, 0x45, 0x67, 10, 1, 2, 3];
         assert_eq!(notice.emit(), golden);
         let cut = Notice { qpn: 0x0023_4567, ..notice };
         assert_eq!(Notice::parse(&golden, notice.ip), Ok((cut, 16)));
-        let v6 = Notice { brings: false, qpn: 9, ip: addr("[fd99::2]:0").ip() };
+        let v6 = Notice { has_datagram: false, qpn: 9, ip: addr("[fd99::2]:0").ip() };
         assert_eq!(v6.emit()[4..12], [6, 7, 28, 0, 0, 0, 0, 9]);
         assert_eq!(Notice::parse(&v6.emit(), v6.ip), Ok((v6, 28)));
         // As upstream's, both families must agree.
@@ -184,7 +184,7 @@ mod tests {
         let [v4, v6] = ["10.1.2.3:4", "[fd99::2]:4"].map(addr);
         for from in [v4, v6] {
             let header = Header::of(from);
-            let notice = Notice { brings: true, qpn: 1, ip: from.ip() }.emit();
+            let notice = Notice { has_datagram: true, qpn: 1, ip: from.ip() }.emit();
             for len in 0..header.bytes().len() {
                 assert_eq!(Header::parse(&header.bytes()[..len]), Err(Foreign), "{len} bytes");
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 const STEP: usize = 4;
 /// Bytes of a MAD that are taken from the input, from the attribute on; the rest is zero. Private
 /// data are not fuzzed.
-const TAKEN: usize = 96;
+const INPUT_BYTES: usize = 96;
 
 /// Feeds MADs to a process with connections in all states, while time passes and its application
 /// acts. The input only marks where a known communication id stands, because a fuzzer does not
@@ -57,7 +57,9 @@ pub fn manager(data: &[u8]) {
             1 => {
                 let request = DatagramRequest { service, ..DatagramRequest::default() };
                 let code = TimeCode::new(10);
-                known.extend(manager.ask(now, &mut random, peer, request, code, 3).ok());
+                known.extend(
+                    manager.send_sidr_request(now, &mut random, peer, request, code, 3).ok(),
+                );
             }
             // A call of the application. A call in a wrong state returns an error.
             action @ 2..=7 => {
@@ -78,7 +80,7 @@ pub fn manager(data: &[u8]) {
             }
             // A MAD of a peer.
             _ => {
-                let take = rest.len().min(TAKEN);
+                let take = rest.len().min(INPUT_BYTES);
                 let (part, after) = rest.split_at(take);
                 rest = after;
                 let mut bytes = mad(part);
@@ -102,7 +104,7 @@ pub fn manager(data: &[u8]) {
         while let Some(event) = manager.poll_event() {
             known.push(event.connection());
             if let Event::Request { connection, .. } = event {
-                manager.taken(connection);
+                manager.remove_from_backlog(connection);
             }
         }
         while let Some((_, bytes)) = manager.poll_transmit() {
@@ -203,9 +205,9 @@ pub fn rsockets(data: &[u8]) {
             stream.incoming.consume(some / 2 + 1);
         }
         if let Some(write) = stream.outgoing.write(word[2].into()) {
-            let at = if let ByteLocation::Buffer(at) = write.from { at } else { 0 };
+            let at = if let ByteLocation::Buffer(at) = write.location { at } else { 0 };
             assert!(at.checked_add(write.bytes).is_some_and(|end| end <= settings.send_bytes));
-            stream.complete(write.done, true);
+            stream.complete(write.completion, true);
         }
         while stream.grant().is_some() {
             stream.complete(CompletedRequest::Control, true);

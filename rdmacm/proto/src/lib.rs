@@ -13,8 +13,8 @@
 //! | [`establish`](Manager::establish) | data arrived before the RTU |
 //! | [`disconnect`](Manager::disconnect), [`destroy`](Manager::destroy) | DREQ; forget a connection
 //! |
-//! | [`lost`](Manager::lost) | the peer process is known to be dead |
-//! | [`ask`](Manager::ask), [`answer`](Manager::answer) | datagrams: SIDR_REQ, SIDR_REP |
+//! | [`peer_process_died`](Manager::peer_process_died) | the peer process is known to be dead |
+//! | [`send_sidr_request`](Manager::send_sidr_request), [`answer`](Manager::answer) | datagrams: SIDR_REQ, SIDR_REP |
 //! | [`receive`](Manager::receive) | a received MAD |
 //! | [`handle_timeout`](Manager::handle_timeout) | the time of
 //! [`poll_timeout`](Manager::poll_timeout) has come |

@@ -181,7 +181,7 @@ fn all() -> Vec<(Message, Vec<u8>)> {
             Message::Acknowledge(Acknowledge {
                 local_id,
                 remote_id,
-                of: Rejected::Other,
+                message: Rejected::Other,
                 service_timeout: TimeCode::new(24),
                 private: Private::new(b"wait").expect("fits"),
             }),

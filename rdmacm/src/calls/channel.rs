@@ -105,7 +105,7 @@ pub(crate) unsafe extern "C-unwind" fn get(
         let got = boundary(|| {
             // SAFETY: the channel is live; `event` is writable.
             unsafe {
-                let Some(taken) = take(&channel_of(channel), &arrival) else {
+                let Some(taken) = deliver_event(&channel_of(channel), &arrival) else {
                     return Ok(MinusOne(1));
                 };
                 *event = give_event(taken);
@@ -179,7 +179,7 @@ pub(crate) fn next(channel: &Arc<Channel>) -> Result<Box<Event>, Errno> {
             Err(Errno::EINTR) if !matches!(source, EventSource::Kernel(_)) => continue,
             Err(why) => return Err(why),
         };
-        if let Some(event) = take(channel, &arrival) {
+        if let Some(event) = deliver_event(channel, &arrival) {
             return Ok(event);
         }
     }
@@ -199,7 +199,7 @@ pub(crate) fn try_next(channel: &Arc<Channel>) -> Option<Box<Event>> {
                 Arrival::Kernel(Box::new(kernel::next_event(fd).ok()?))
             }
         };
-        if let Some(event) = take(channel, &arrival) {
+        if let Some(event) = deliver_event(channel, &arrival) {
             return Some(event);
         }
     }
@@ -216,9 +216,9 @@ pub(crate) fn acknowledge(event: &Event) {
 }
 
 /// Takes an event for the program, and performs its pending action.
-fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<Box<Event>> {
+fn deliver_event(channel: &Arc<Channel>, arrival: &Arrival) -> Option<Box<Event>> {
     if let Arrival::Kernel(said) = arrival {
-        return kernel::event::take(said).inspect(|event| {
+        return kernel::event::convert_event(said).inspect(|event| {
             event.awaits_ack.record_delivery(&event.verbs, event.verbs.event);
         });
     }
@@ -237,7 +237,7 @@ fn take(channel: &Arc<Channel>, arrival: &Arrival) -> Option<Box<Event>> {
                 // If the device has no agent, the connection does not exist any more.
                 let _gone = Id::with_agent(local, |_, agent_state| {
                     if let Some(connection) = connection {
-                        agent_state.manager.taken(connection);
+                        agent_state.manager.remove_from_backlog(connection);
                     }
                     Ok(())
                 });

@@ -50,7 +50,7 @@ unsafe fn copy_private_data(data: *const c_void, len: u8) -> Vec<u8> {
 
 /// # Safety
 /// `param` is NULL or readable, with its private data.
-unsafe fn wanted(param: *const rdma_conn_param) -> Option<ProgramParameters> {
+unsafe fn program_parameters(param: *const rdma_conn_param) -> Option<ProgramParameters> {
     // SAFETY: by the contract above.
     unsafe {
         let conn = *param.as_ref()?;
@@ -65,7 +65,7 @@ const fn ece(ece: ibv_ece) -> Ece {
     Ece { vendor: Bits::new(ece.vendor_id), options: ece.options }
 }
 
-const fn least(wanted: u8, most: u8) -> u8 {
+const fn limited(wanted: u8, most: u8) -> u8 {
     if wanted < most { wanted } else { most }
 }
 
@@ -193,7 +193,7 @@ fn request(
     let device = local.device;
     let most = (device.most_responder_resources, device.most_initiator_depth);
     let limits = conn.map_or(most, |conn| {
-        (least(conn.responder_resources, most.0), least(conn.initiator_depth, most.1))
+        (limited(conn.responder_resources, most.0), limited(conn.initiator_depth, most.1))
     });
     let parameters = QpParameters {
         transport: transport(id.qp_type()),
@@ -296,7 +296,7 @@ fn listen(id: &Arc<Id>, backlog: c_int) -> Result<(), Errno> {
     let local = state.local;
     state.stage = Stage::Listening(None);
     drop(state);
-    let mut listening = Listening { service, at: vec![], _names: names };
+    let mut listening = Listening { service, listeners: vec![], _names: names };
     let done = listen_at(id, local, backlog, &mut listening);
     if done.is_err() {
         restore_stage(id, Stage::Bound);
@@ -329,7 +329,7 @@ fn listen_at(
     let kind = if id.is_datagram() { Kind::Datagrams } else { Kind::Connections };
     // The kernel's limit if the program gives none (rdma_ucm: max_backlog).
     let backlog = usize::try_from(backlog).ok().filter(|&most| most > 0).unwrap_or(1024).min(1024);
-    for device in device::all()? {
+    for device in device::without_kernel_driver()? {
         if local.is_some_and(|local| !std::ptr::eq(local.device, device)) {
             continue;
         }
@@ -342,7 +342,7 @@ fn listen_at(
             None => agent_state.manager.listen(kind, listening.service, backlog).map_err(errno)?,
         };
         agent_state.listeners.entry(listener).or_default().push(Arc::clone(id));
-        listening.at.push((device, listener));
+        listening.listeners.push((device, listener));
     }
     Ok(())
 }
@@ -404,14 +404,15 @@ fn limit_parameters(
     let mut parameters = requested;
     if let Some(conn) = conn {
         parameters.responder_resources =
-            least(conn.responder_resources, requested.responder_resources);
-        parameters.initiator_depth = least(conn.initiator_depth, requested.initiator_depth);
+            limited(conn.responder_resources, requested.responder_resources);
+        parameters.initiator_depth = limited(conn.initiator_depth, requested.initiator_depth);
     }
     if let Some(LocalAddress { device, .. }) = id.lock().local {
         parameters.responder_resources =
-            least(parameters.responder_resources, device.most_responder_resources);
-        parameters.initiator_depth = least(parameters.initiator_depth, device.most_initiator_depth);
-        parameters.mtu = least(parameters.mtu, device.mtu() as u8);
+            limited(parameters.responder_resources, device.most_responder_resources);
+        parameters.initiator_depth =
+            limited(parameters.initiator_depth, device.most_initiator_depth);
+        parameters.mtu = limited(parameters.mtu, device.mtu() as u8);
     }
     parameters
 }
@@ -569,7 +570,7 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn connect_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (owned, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        let (owned, wanted) = unsafe { (id_of(id)?, program_parameters(param)) };
         let result = connect_id(&owned, wanted);
         probe!(librdmacm, connect, id, errno_of(&result));
         result
@@ -591,7 +592,7 @@ verb! {
     /// `id` is NULL or live; `param` is NULL or readable, with its private data.
     pub(crate) fn accept_c(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> MinusOne {
         // SAFETY: by the contract above.
-        let (owned, wanted) = unsafe { (id_of(id)?, wanted(param)) };
+        let (owned, wanted) = unsafe { (id_of(id)?, program_parameters(param)) };
         let result = accept_id(&owned, wanted);
         probe!(librdmacm, accept, id, errno_of(&result));
         result

@@ -19,7 +19,7 @@ const RESOLVE_MS: c_int = 2000;
 ///
 /// # Safety
 /// As `create`.
-unsafe fn make(
+unsafe fn set_up_endpoint(
     id: *mut rdma_cm_id,
     info: &rdma_addrinfo,
     pd: *mut ibv_pd,
@@ -29,23 +29,23 @@ unsafe fn make(
     unsafe {
         let object = id_of(id)?;
         if info.ai_flags & RAI_PASSIVE != 0 {
-            done(resolve::bind_addr(id, info.ai_src_addr))?;
+            check_result(resolve::bind_addr(id, info.ai_src_addr))?;
             let template = init.as_ref().map(|init| QpTemplate { pd, init: *init });
             object.lock().template = template;
             return Ok(());
         }
-        done(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
+        check_result(resolve::resolve_addr(id, info.ai_src_addr, info.ai_dst_addr, RESOLVE_MS))?;
         // For soft, paths follow from the addresses.
         if info.ai_route_len > 0 && object.backend() == Backend::Kernel {
             let (at, len) = (info.ai_route, info.ai_route_len);
-            done(options::set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, at, len))?;
+            check_result(options::set(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, at, len))?;
             complete(&object)?;
         } else {
-            done(resolve::resolve_route(id, RESOLVE_MS))?;
+            check_result(resolve::resolve_route(id, RESOLVE_MS))?;
         }
         if let Some(init) = init.as_mut() {
             init.qp_type = (*id).qp_type;
-            done(qp::create_c(id, pd, init))?;
+            check_result(qp::create_c(id, pd, init))?;
         }
         if !info.ai_connect.is_null() {
             let bytes =
@@ -57,7 +57,7 @@ unsafe fn make(
 }
 
 /// The result of an own entry point.
-fn done(returned: MinusOne) -> Result<(), Errno> {
+fn check_result(returned: MinusOne) -> Result<(), Errno> {
     if returned == MinusOne(0) { Ok(()) } else { Err(Errno::last()) }
 }
 
@@ -81,8 +81,8 @@ verb! {
             }
             cface::reserve::admit()?;
             let (space, kind) = (info.ai_port_space.cast_unsigned(), info.ai_qp_type.cast_unsigned());
-            let new = give_id(ids::make(None, null_mut(), space, kind)?);
-            if let Err(why) = make(new, info, pd, init) {
+            let new = give_id(ids::create_id(None, null_mut(), space, kind)?);
+            if let Err(why) = set_up_endpoint(new, info, pd, init) {
                 destroy(new);
                 return Err(why);
             }

@@ -26,7 +26,7 @@ pub(crate) const fn type_of(ps: rdma_port_space) -> Result<ibv_qp_type, Errno> {
 ///
 /// # Errors
 /// `ENODEV` no device is present; else the errno of the system.
-pub(crate) fn make(
+pub(crate) fn create_id(
     channel: Option<Arc<Channel>>,
     context: *mut c_void,
     ps: rdma_port_space,
@@ -40,7 +40,7 @@ pub(crate) fn make(
     };
     channel.refuse_inherited()?;
     let backend = channel.backend();
-    let id = Id::on(kernel::backend(backend), channel, synchronous, context, ps, qp_type);
+    let id = Id::with_backend(kernel::backend(backend), channel, synchronous, context, ps, qp_type);
     if backend != Backend::Soft {
         kernel::id::create(&id)?;
     }
@@ -51,7 +51,7 @@ pub(crate) fn make(
 ///
 /// # Safety
 /// `channel` is NULL or live.
-unsafe fn given(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
+unsafe fn program_channel(channel: *mut rdma_event_channel) -> Option<Arc<Channel>> {
     // SAFETY: by the contract above.
     (!channel.is_null()).then(|| unsafe { channel_of(channel) })
 }
@@ -73,7 +73,7 @@ verb! {
         cface::reserve::admit()?;
         // SAFETY: by the contract above.
         unsafe {
-            *id = give_id(make(given(channel), context, ps, type_of(ps)?)?);
+            *id = give_id(create_id(program_channel(channel), context, ps, type_of(ps)?)?);
         }
         Ok(MinusOne(0))
     }
@@ -94,7 +94,7 @@ verb! {
     /// `id` is NULL or live; `channel` is NULL or live.
     pub(crate) fn migrate(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> MinusOne {
         // SAFETY: by the contract above.
-        let (id, channel) = unsafe { (id_of(id)?, given(channel)) };
+        let (id, channel) = unsafe { (id_of(id)?, program_channel(channel)) };
         migrate_to(&id, channel)?;
         Ok(MinusOne(0))
     }

@@ -74,7 +74,7 @@ unsafe fn copy(
 }
 
 /// The hints for the C library. The C library refuses contradictory hints.
-fn wanted(hints: &rdma_addrinfo) -> libc::addrinfo {
+fn libc_hints(hints: &rdma_addrinfo) -> libc::addrinfo {
     // SAFETY: zeros are valid hints.
     let mut wanted: libc::addrinfo = unsafe { std::mem::zeroed() };
     for (ours, its) in [(RAI_PASSIVE, libc::AI_PASSIVE), (RAI_NUMERICHOST, libc::AI_NUMERICHOST)] {
@@ -149,7 +149,7 @@ unsafe fn fill(
     unsafe {
         let info = &mut *info;
         if !node.is_null() || !service.is_null() {
-            let asked = hints.map(wanted);
+            let asked = hints.map(libc_hints);
             let mut found = look_up(node, service, asked.as_ref())?;
             let (qp_type, space) =
                 hints.map_or((0, 0), |hints| (hints.ai_qp_type, hints.ai_port_space));
@@ -227,7 +227,7 @@ unsafe fn can_be_found(
 ///
 /// # Safety
 /// The strings are NULL or end with NUL; `hints` is NULL or readable, with its objects.
-unsafe fn find(
+unsafe fn resolve_names(
     node: *const c_char,
     service: *const c_char,
     hints: *const rdma_addrinfo,
@@ -265,7 +265,7 @@ pub(crate) unsafe extern "C" fn get(
                 return Err(Errno::EINVAL);
             }
             can_be_found(node, service, hints)?;
-            match find(node, service, hints) {
+            match resolve_names(node, service, hints) {
                 Ok(info) => *res = info,
                 Err((error, errno)) => {
                     errno.set();
@@ -308,7 +308,7 @@ verb! {
                 return Err(Errno::from_raw(libc::EBUSY));
             }
             can_be_found(node, service, hints)?;
-            let found = find(node, service, hints).map_err(|(_, why)| why)?;
+            let found = resolve_names(node, service, hints).map_err(|(_, why)| why)?;
             id.lock().resolved_info = Some(ResolvedInfo::new(found));
             if id.backend() == Backend::Kernel {
                 // The kernel delivers the event, so that the event is in order with the kernel's
@@ -333,7 +333,7 @@ verb! {
             let id = id_of(id)?;
             let info = info.as_mut().ok_or(Errno::EINVAL)?;
             let found = id.lock().resolved_info.take();
-            *info = found.ok_or(Errno::from_raw(libc::ENOENT))?.give();
+            *info = found.ok_or(Errno::from_raw(libc::ENOENT))?.into_raw();
         }
         Ok(MinusOne(0))
     }
@@ -353,7 +353,7 @@ verb! {
         let present = device::present()?;
         let mut contexts: Vec<_> = present.soft.iter().map(|device| device.context.as_c()).collect();
         if present.kernel {
-            contexts.extend(adapter::all().iter().map(|adapter| adapter.context.as_c()));
+            contexts.extend(adapter::all_openable().iter().map(|adapter| adapter.context.as_c()));
         }
         let list = mem::calloc_bytes((contexts.len() + 1) * size_of::<*mut ibv_context>())?;
         let list = list.cast::<*mut ibv_context>().as_ptr();

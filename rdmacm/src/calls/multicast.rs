@@ -147,7 +147,7 @@ verb! {
         // SAFETY: by the contract above.
         let (id, address) = unsafe { (id_of(id)?, GivenAddress::read(addr)) };
         if id.backend() == Backend::Kernel {
-            kernel::multicast::leave(&id, supported(&address)?)?;
+            kernel::multicast::leave_group(&id, supported(&address)?)?;
             return Ok(MinusOne(0));
         }
         let address = address.ip()?;

@@ -342,7 +342,7 @@ impl Agent {
             state.neighbour_connections.ended(self.now(), owner);
         }
         for connection in ended.connections {
-            state.manager.lost(self.now(), connection);
+            state.manager.peer_process_died(self.now(), connection);
         }
     }
 
@@ -497,7 +497,14 @@ impl Agent {
             }
             OutgoingRequest::Datagrams(request) => {
                 let (response, retries) = (requests::RESPONSE, requests::RETRIES);
-                manager.ask(now, &mut random::number, peer, *request, response, retries)
+                manager.send_sidr_request(
+                    now,
+                    &mut random::number,
+                    peer,
+                    *request,
+                    response,
+                    retries,
+                )
             }
         };
         let connection = asked.map_err(requests::errno)?;

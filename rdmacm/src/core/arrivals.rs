@@ -23,7 +23,7 @@ pub(crate) fn dispatch(
     let connection = manager_event.connection();
     let id = agent_state.connections.get(&connection).cloned();
     match manager_event {
-        ManagerEvent::Request { listener, from, request, .. } => {
+        ManagerEvent::Request { listener, peer: from, request, .. } => {
             let local = local_address(device, from);
             // As the kernel does: reject a request whose transport differs from that of the
             // listener's queue pairs.
@@ -70,7 +70,7 @@ pub(crate) fn dispatch(
                 event.connected(conn, &data)
             });
         }
-        ManagerEvent::DatagramRequest { listener, from, request, .. } => {
+        ManagerEvent::DatagramRequest { listener, peer: from, request, .. } => {
             let local = local_address(device, from);
             let Some((addresses, data)) = parse_request(request.service, &request.private) else {
                 return agent_state.manager.destroy(now(device), connection);

@@ -12,7 +12,7 @@
 use crate::core::channel::{Channel, Event, EventSource};
 use crate::core::id::Id;
 use crate::sys::address::GivenAddress;
-use crate::sys::objects::{Context, Domain, done};
+use crate::sys::objects::{Context, Domain, check_errno};
 use crate::sys::verbs;
 use abi::*;
 use cface::{Errno, mem};
@@ -124,7 +124,7 @@ impl CId {
     /// The errno of the device.
     pub(crate) fn modify_qp(&self, attr: &mut ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         // SAFETY: the queue pair of an id is live; `attr` is readable.
-        done(unsafe { verbs::ibv_modify_qp(self.qp(), attr, mask.cast_signed()) })
+        check_errno(unsafe { verbs::ibv_modify_qp(self.qp(), attr, mask.cast_signed()) })
     }
 
     /// Attaches the queue pair to a multicast group.
@@ -133,7 +133,7 @@ impl CId {
     /// The errno of the device.
     pub(crate) fn attach(&self, (gid, lid): (ibv_gid, u16)) -> Result<(), Errno> {
         // SAFETY: the queue pair of an id is live; `gid` is readable.
-        done(unsafe { verbs::ibv_attach_mcast(self.qp(), &raw const gid, lid) })
+        check_errno(unsafe { verbs::ibv_attach_mcast(self.qp(), &raw const gid, lid) })
     }
 
     /// Detaches the queue pair from a multicast group.
@@ -142,7 +142,7 @@ impl CId {
     /// The errno of the device.
     pub(crate) fn detach(&self, (gid, lid): (ibv_gid, u16)) -> Result<(), Errno> {
         // SAFETY: the queue pair of an id is live; `gid` is readable.
-        done(unsafe { verbs::ibv_detach_mcast(self.qp(), &raw const gid, lid) })
+        check_errno(unsafe { verbs::ibv_detach_mcast(self.qp(), &raw const gid, lid) })
     }
 
     /// The ECE options of the queue pair; `None`: the device has no ECE.
@@ -154,7 +154,7 @@ impl CId {
         // SAFETY: the queue pair of an id is live; `ece` is writable.
         match unsafe { verbs::ibv_query_ece(self.qp(), &raw mut ece) } {
             libc::EOPNOTSUPP => Ok(None),
-            error => done(error).map(|()| Some(ece)),
+            error => check_errno(error).map(|()| Some(ece)),
         }
     }
 
@@ -166,7 +166,7 @@ impl CId {
         // SAFETY: the queue pair of an id is live; `ece` is readable.
         match unsafe { verbs::ibv_set_ece(self.qp(), &raw mut ece) } {
             libc::EOPNOTSUPP => Ok(()),
-            error => done(error),
+            error => check_errno(error),
         }
     }
 
@@ -432,7 +432,7 @@ impl ResolvedInfo {
     }
 
     /// Passes the list to the program, which frees it.
-    pub(crate) fn give(self) -> *mut rdma_addrinfo {
+    pub(crate) fn into_raw(self) -> *mut rdma_addrinfo {
         std::mem::ManuallyDrop::new(self).0
     }
 }

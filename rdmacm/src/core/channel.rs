@@ -57,20 +57,20 @@ impl Channel {
     pub(crate) fn soft() -> Result<Arc<Self>, Errno> {
         let eventfd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE)?;
         let fd = eventfd.as_raw_fd();
-        Ok(Self::with(fd, EventSource::Queue(fd), vec![eventfd]))
+        Ok(Self::with_descriptors(fd, EventSource::Queue(fd), vec![eventfd]))
     }
 
     /// A channel for ids on kernel devices only, with the kernel's descriptor.
     pub(crate) fn of_kernel(kernel: OwnedFd) -> Arc<Self> {
         let fd = kernel.as_raw_fd();
-        Self::with(fd, EventSource::Kernel(fd), vec![kernel])
+        Self::with_descriptors(fd, EventSource::Kernel(fd), vec![kernel])
     }
 
     /// A channel for ids on both kinds of devices, with the kernel's descriptor.
     ///
     /// # Errors
     /// The errno of the system.
-    pub(crate) fn both(kernel: OwnedFd) -> Result<Arc<Self>, Errno> {
+    pub(crate) fn with_kernel(kernel: OwnedFd) -> Result<Arc<Self>, Errno> {
         let flags = libc::EFD_CLOEXEC | libc::EFD_SEMAPHORE | libc::EFD_NONBLOCK;
         let eventfd = descriptors::eventfd(0, flags)?;
         let set = descriptors::epoll()?;
@@ -80,10 +80,10 @@ impl Channel {
             descriptors::epoll_add(set.as_raw_fd(), fd.as_raw_fd(), libc::EPOLLIN, 0)?;
         }
         let source = EventSource::Both(eventfd.as_raw_fd(), kernel.as_raw_fd());
-        Ok(Self::with(set.as_raw_fd(), source, vec![set, kernel, eventfd]))
+        Ok(Self::with_descriptors(set.as_raw_fd(), source, vec![set, kernel, eventfd]))
     }
 
-    fn with(fd: i32, source: EventSource, descriptors: Vec<OwnedFd>) -> Arc<Self> {
+    fn with_descriptors(fd: i32, source: EventSource, descriptors: Vec<OwnedFd>) -> Arc<Self> {
         Arc::new(Self {
             verbs: rdma_event_channel { fd },
             source,
@@ -266,14 +266,14 @@ impl Event {
     }
 
     /// Stores private data and returns their address; NULL for none.
-    fn keep(&mut self, data: &[u8]) -> *const c_void {
+    fn store_private_data(&mut self, data: &[u8]) -> *const c_void {
         self.data = data.to_vec();
         if data.is_empty() { std::ptr::null() } else { self.data.as_ptr().cast() }
     }
 
     /// Adds parameters of a connection.
     pub(crate) fn connected(mut self: Box<Self>, conn: rdma_conn_param, data: &[u8]) -> Box<Self> {
-        let private_data = self.keep(data);
+        let private_data = self.store_private_data(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
         self.verbs.param.conn = rdma_conn_param { private_data, private_data_len, ..conn };
         self
@@ -281,7 +281,7 @@ impl Event {
 
     /// Adds parameters of datagrams.
     pub(crate) fn datagram(mut self: Box<Self>, ud: rdma_ud_param, data: &[u8]) -> Box<Self> {
-        let private_data = self.keep(data);
+        let private_data = self.store_private_data(data);
         let private_data_len = u8::try_from(data.len()).unwrap_or(u8::MAX);
         self.verbs.param.ud = rdma_ud_param { private_data, private_data_len, ..ud };
         self

@@ -110,7 +110,7 @@ pub(crate) fn present() -> Result<Devices, Errno> {
 ///
 /// # Errors
 /// As [`present`].
-pub(crate) fn all() -> Result<&'static [Device], Errno> {
+pub(crate) fn without_kernel_driver() -> Result<&'static [Device], Errno> {
     present().map(|present| present.soft)
 }
 
@@ -181,7 +181,7 @@ impl LocalAddress {
 /// # Errors
 /// `ENODEV` no device has the address.
 pub(crate) fn with_address(address: SocketAddr) -> Result<LocalAddress, Errno> {
-    let devices = all()?;
+    let devices = without_kernel_driver()?;
     let (ip, interface) = (address.ip(), crate::sys::address::interface(address));
     let gid = crate::sys::address::gid(ip);
     for device in devices {

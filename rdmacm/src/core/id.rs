@@ -211,7 +211,7 @@ pub(crate) struct Group {
 #[derive(Debug)]
 pub(crate) struct Listening {
     pub(crate) service: ServiceId,
-    pub(crate) at: Vec<(&'static Device, Listener)>,
+    pub(crate) listeners: Vec<(&'static Device, Listener)>,
     pub(crate) _names: Vec<Name>,
 }
 
@@ -249,11 +249,11 @@ impl Id {
         ps: rdma_port_space,
         qp_type: ibv_qp_type,
     ) -> Arc<Self> {
-        Self::on((Backend::Soft, None), channel, synchronous, context, ps, qp_type)
+        Self::with_backend((Backend::Soft, None), channel, synchronous, context, ps, qp_type)
     }
 
     /// A new id, with the part that the floor of its backend owns.
-    pub(crate) fn on(
+    pub(crate) fn with_backend(
         (backend, extension): (Backend, Option<Box<dyn Extension>>),
         channel: Arc<Channel>,
         synchronous: bool,
@@ -447,7 +447,7 @@ impl Id {
         };
         if let Stage::Connecting(None) = stage {
             let _there = Self::with_agent(local, |_, agent_state| {
-                agent_state.unserved.forget(|id| Arc::ptr_eq(id, self));
+                agent_state.unserved.remove_where(|id| Arc::ptr_eq(id, self));
                 Ok(())
             });
         }
@@ -467,7 +467,7 @@ impl Id {
 
     /// Unregisters `listening` from all agents, and discards its pending requests.
     pub(crate) fn unlisten(self: &Arc<Self>, listening: &Listening) {
-        for (device, listener) in &listening.at {
+        for (device, listener) in &listening.listeners {
             if let Ok(agent) = device.agent() {
                 let mut agent_state = agent.lock();
                 agent_state.keep_unanswered(*listener, listening.service);

@@ -17,7 +17,7 @@ struct WaitingId {
     route: Route,
     hop: Hop,
     /// The deadline.
-    until: Instant,
+    deadline: Instant,
     /// The time of the next check, and the interval after that.
     next: Instant,
     pause: Duration,
@@ -58,18 +58,25 @@ pub(crate) fn wait_for(
     let resolver = RESOLVER.get();
     let mut list = resolver.list.lock();
     if !list.has_thread {
-        crate::sys::process::spawn("fv-resolver", serve)?;
+        crate::sys::process::spawn("fv-resolver", resolver_thread)?;
         list.has_thread = true;
     }
     let now = Instant::now();
     let (until, next) = (now + timeout, now + FIRST.min(timeout));
-    list.waiting.push(WaitingId { id: Arc::downgrade(id), route, hop, until, next, pause: FIRST });
+    list.waiting.push(WaitingId {
+        id: Arc::downgrade(id),
+        route,
+        hop,
+        deadline: until,
+        next,
+        pause: FIRST,
+    });
     resolver.changed.notify_all();
     Ok(())
 }
 
 /// The body of the thread.
-fn serve() {
+fn resolver_thread() {
     let resolver = RESOLVER.get();
     let tables = Tables::open();
     let mut list = resolver.list.lock();
@@ -105,12 +112,12 @@ fn check(tables: Option<&Tables>, mut waiting_id: WaitingId, now: Instant) -> Op
         // the error.
         Some(NeighbourState::Reachable) | None => Ok(waiting_id.route),
         Some(NeighbourState::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
-        Some(NeighbourState::Unknown) if now >= waiting_id.until => {
+        Some(NeighbourState::Unknown) if now >= waiting_id.deadline => {
             Err(Errno::from_raw(libc::ETIMEDOUT))
         }
         Some(NeighbourState::Unknown) => {
             waiting_id.pause = (waiting_id.pause * 2).min(LONGEST);
-            waiting_id.next = (now + waiting_id.pause).min(waiting_id.until);
+            waiting_id.next = (now + waiting_id.pause).min(waiting_id.deadline);
             return Some(waiting_id);
         }
     };

@@ -44,7 +44,7 @@ pub(crate) struct NeighbourConnections {
 }
 
 /// All communication ids of a process.
-const fn names(process: u32) -> std::ops::RangeInclusive<u32> {
+const fn ids_of_process(process: u32) -> std::ops::RangeInclusive<u32> {
     let first = process << (32 - PROCESS_BITS);
     first..=first | (u32::MAX >> PROCESS_BITS)
 }
@@ -73,10 +73,10 @@ impl NeighbourConnections {
                 let (_, _, qpn) = self.requests.remove(at)?;
                 (ready.remote_id, ready.local_id, qpn)
             }
-            Message::Reject(reject) => return self.forget(from, reject.remote_id),
+            Message::Reject(reject) => return self.remove(from, reject.remote_id),
             Message::DisconnectRequest(request) if !request.ends() => return None,
-            Message::DisconnectRequest(request) => return self.forget(from, request.remote_id),
-            Message::DisconnectReply(reply) => return self.forget(from, reply.remote_id),
+            Message::DisconnectRequest(request) => return self.remove(from, request.remote_id),
+            Message::DisconnectReply(reply) => return self.remove(from, reply.remote_id),
             _ => return None,
         };
         // The MAD is a repetition, or a forgery with a known communication id.
@@ -88,7 +88,7 @@ impl NeighbourConnections {
     }
 
     /// Removes a connection, if its own peer has ended it.
-    fn forget(&mut self, from: Peer, name: CommId) -> Option<u32> {
+    fn remove(&mut self, from: Peer, name: CommId) -> Option<u32> {
         if self.open.get(&name.0).is_some_and(|connection| connection.peer == from) {
             self.open.remove(&name.0);
         }
@@ -97,7 +97,7 @@ impl NeighbourConnections {
 
     /// Records the end of a process.
     pub(crate) fn ended(&mut self, now: Time, process: u32) {
-        if self.open.range(names(process)).next().is_some() {
+        if self.open.range(ids_of_process(process)).next().is_some() {
             self.ended.push((process, now));
             self.next_attempt = now;
         }
@@ -126,7 +126,8 @@ impl NeighbourConnections {
                 self.ended.push((process, since));
                 continue;
             }
-            let names: Vec<u32> = self.open.range(names(process)).map(|(name, _)| *name).collect();
+            let names: Vec<u32> =
+                self.open.range(ids_of_process(process)).map(|(name, _)| *name).collect();
             let connections = names.iter().filter_map(|name| self.open.remove(name));
             due.extend(connections.filter(|_| is_responder));
         }

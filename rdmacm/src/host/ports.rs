@@ -127,7 +127,7 @@ pub(crate) fn full_name(name: &str) -> String {
 ///
 /// # Errors
 /// `EADDRINUSE` another socket has the name; else the errno of the system.
-pub(crate) fn take(name: &str) -> Result<Name, Errno> {
+pub(crate) fn claim_name(name: &str) -> Result<Name, Errno> {
     Name::take(&full_name(name))
 }
 
@@ -167,7 +167,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 fn lock_name(name: &str) -> Result<Option<Name>, Errno> {
     let end = Instant::now() + LOCK_TIMEOUT;
     loop {
-        match take(&format!("turn/{name}")) {
+        match claim_name(&format!("turn/{name}")) {
             Ok(name) => return Ok(Some(name)),
             Err(why) if why.raw() != libc::EADDRINUSE => return Err(why),
             Err(_) if Instant::now() >= end => return Ok(None),
@@ -262,7 +262,7 @@ impl Blocks {
             }
         }
         for first in ranges.blocks(random) {
-            let name = match take(&block_name(space, first)) {
+            let name = match claim_name(&block_name(space, first)) {
                 Ok(name) => name,
                 Err(why) if why.raw() == libc::EADDRINUSE => continue,
                 Err(why) => return Err(why),
@@ -349,7 +349,7 @@ fn reserve_single(
         {
             continue;
         }
-        let full_name = match take(&stem) {
+        let full_name = match claim_name(&stem) {
             Ok(full_name) => full_name,
             Err(why) if why.raw() == libc::EADDRINUSE => continue,
             Err(why) => return Err(why),
@@ -399,7 +399,7 @@ impl Port {
         let mut names = vec![take_claim_name(&stem, claim, random)?];
         if port_range::dynamic().contains(&port) {
             // Another process may hold the name for a claim at another address.
-            match take(&stem) {
+            match claim_name(&stem) {
                 Ok(name) => names.push(name),
                 Err(why) if why.raw() == libc::EADDRINUSE => {}
                 Err(why) => return Err(why),
@@ -479,7 +479,7 @@ fn take_claim_name(stem: &str, claim: PortClaim, random: u64) -> Result<Name, Er
 fn take_numbered(stem: &str, random: u64) -> Result<Name, Errno> {
     for step in 0..u32::MAX {
         let own = (random as u32).wrapping_add(step);
-        match take(&format!("{stem}{own:x}")) {
+        match claim_name(&format!("{stem}{own:x}")) {
             Err(why) if why.raw() == libc::EADDRINUSE => {}
             done => return done,
         }
@@ -511,7 +511,11 @@ pub(crate) fn listen(service: ServiceId, claim: PortClaim) -> Result<Vec<Name>, 
     if let Some(why) = others.filter_map(|other| exclusive.conflict(other)).next() {
         return Err(why);
     }
-    claim.listen_addresses().iter().map(|address| take(&format!("{stem}/{address}"))).collect()
+    claim
+        .listen_addresses()
+        .iter()
+        .map(|address| claim_name(&format!("{stem}/{address}")))
+        .collect()
 }
 
 /// Whether a process of this host listens to a service at an address.

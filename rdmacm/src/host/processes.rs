@@ -1,7 +1,7 @@
 //! The processes of a host: their numbers, their life, and the one that answers for dead processes.
 //! Numbers, life and role are names of sockets, as ports are ([`crate::host::ports`]).
 
-use crate::host::ports::{self, Name, full_name, is_taken, take};
+use crate::host::ports::{self, Name, claim_name, full_name, is_taken};
 use crate::host::unclaimed::HostNames;
 use crate::sys::process::{effective_id, is_group};
 use cface::Errno;
@@ -30,7 +30,7 @@ pub(crate) fn take_number(random: u64) -> Result<ProcessNumber, Errno> {
     let most = (1_u64 << PROCESS_BITS) - 1;
     for step in 0..most {
         let number = (1 + random.wrapping_add(step) % most) as u32;
-        let taken = take(&format!("process/{number}")).and_then(|name| {
+        let taken = claim_name(&format!("process/{number}")).and_then(|name| {
             Ok(ProcessNumber {
                 number,
                 _name: name,
@@ -70,7 +70,7 @@ pub(crate) struct PublishedNames {
 impl HostNames for PublishedNames {
     fn is_responder(&mut self) -> bool {
         if self.responder_role.is_none() {
-            self.responder_role = take("speaker").ok();
+            self.responder_role = claim_name("speaker").ok();
         }
         self.responder_role.is_some()
     }

@@ -58,9 +58,9 @@ pub(crate) struct UnclaimedRequests {
 
 #[derive(Debug)]
 struct WaitingRequest {
-    until: Time,
+    deadline: Time,
     service: ServiceId,
-    to: IpAddr,
+    destination: IpAddr,
     key: RequestKey,
     mad: [u8; MAD_LEN],
 }
@@ -96,7 +96,13 @@ impl UnclaimedRequests {
         // If the state cannot be determined, the request is ignored, and the client sends it again.
         if host.is_listened_to(service, to) == Ok(false) {
             let until = now.saturating_add(wait);
-            self.waiting.push_back(WaitingRequest { until, service, to, key, mad: *mad });
+            self.waiting.push_back(WaitingRequest {
+                deadline: until,
+                service,
+                destination: to,
+                key,
+                mad: *mad,
+            });
         }
     }
 
@@ -120,7 +126,7 @@ impl UnclaimedRequests {
 
     /// The next time at which `due` returns requests.
     pub(crate) fn next(&self) -> Option<Time> {
-        self.waiting.iter().map(|waiting| waiting.until).min()
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
     /// The requests whose time is over and that still have neither a listener nor an announcement.
@@ -130,12 +136,12 @@ impl UnclaimedRequests {
             return vec![];
         }
         let all = std::mem::take(&mut self.waiting);
-        let (due, left): (VecDeque<_>, _) = all.into_iter().partition(|one| one.until <= now);
+        let (due, left): (VecDeque<_>, _) = all.into_iter().partition(|one| one.deadline <= now);
         self.waiting = left;
         let Ok(unanswered) = host.unanswered_services() else { return vec![] };
         let is_unclaimed = |one: &WaitingRequest| {
             !unanswered.contains(&one.service)
-                && host.is_listened_to(one.service, one.to) == Ok(false)
+                && host.is_listened_to(one.service, one.destination) == Ok(false)
         };
         due.iter().filter(|one| is_unclaimed(one)).map(|one| (one.key.0, one.mad)).collect()
     }

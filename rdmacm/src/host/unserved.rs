@@ -40,9 +40,9 @@ pub(crate) struct UnservedRequest<I> {
     pub(crate) peer: Peer,
     pub(crate) request: OutgoingRequest,
     /// The requested address, to which a listener may be bound.
-    to: IpAddr,
+    destination: IpAddr,
     /// The time at which the request is refused.
-    until: Time,
+    deadline: Time,
 }
 
 /// A request whose wait is over.
@@ -79,11 +79,11 @@ impl<I> UnservedRequests<I> {
         request: OutgoingRequest,
     ) {
         let until = now.saturating_add(BETWEEN_LISTENERS);
-        self.waiting.push(UnservedRequest { id, peer, request, to, until });
+        self.waiting.push(UnservedRequest { id, peer, request, destination: to, deadline: until });
     }
 
     /// Removes the requests of the id for which `is_it` is true.
-    pub(crate) fn forget(&mut self, is_it: impl Fn(&I) -> bool) {
+    pub(crate) fn remove_where(&mut self, is_it: impl Fn(&I) -> bool) {
         self.waiting.retain(|request| !is_it(&request.id));
     }
 
@@ -114,8 +114,8 @@ impl<I> UnservedRequests<I> {
         };
         let mut verdicts = vec![];
         for one in std::mem::take(&mut self.waiting) {
-            let is_over = one.until <= now;
-            match look((one.request.service(), one.to)) {
+            let is_over = one.deadline <= now;
+            match look((one.request.service(), one.destination)) {
                 Ok(true) => verdicts.push(Verdict::Send(one)),
                 Ok(false) if is_over => verdicts.push(Verdict::Refuse(one)),
                 // Descriptors may be missing, for example. If no process listens, the host's

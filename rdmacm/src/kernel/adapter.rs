@@ -65,7 +65,7 @@ fn is_it(guid: u64, index: i32, (wanted, at): (u64, i32)) -> bool {
 ///
 /// # Errors
 /// `ENODEV` no such device is present; else the errno of the device.
-pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
+pub(super) fn by_guid(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
     let wanted = (guid, index);
     let mut open = OPEN.get().lock();
     if let Some(known) = open.iter().find(|known| is_it(known.guid, known.index, wanted)) {
@@ -81,11 +81,11 @@ pub(super) fn named(guid: u64, index: i32) -> Result<&'static Adapter, Errno> {
 }
 
 /// All kernel devices that can be opened.
-pub(crate) fn all() -> Vec<&'static Adapter> {
+pub(crate) fn all_openable() -> Vec<&'static Adapter> {
     let mut names = vec![];
     device::find_kernel_device(|device| {
         names.push(device.identity());
         None::<()>
     });
-    names.into_iter().filter_map(|(guid, index)| named(guid, index).ok()).collect()
+    names.into_iter().filter_map(|(guid, index)| by_guid(guid, index).ok()).collect()
 }

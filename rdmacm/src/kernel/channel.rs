@@ -21,6 +21,6 @@ pub(crate) fn new() -> Result<Arc<Channel>, Errno> {
         (true, _) => open().map(Channel::of_kernel),
         (false, false) => Channel::soft(),
         // `open` has printed its error; the other devices remain usable.
-        (false, true) => open().map_or_else(|_| Channel::soft(), Channel::both),
+        (false, true) => open().map_or_else(|_| Channel::soft(), Channel::with_kernel),
     }
 }

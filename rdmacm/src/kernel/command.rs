@@ -106,7 +106,7 @@ pub(super) fn send(fd: c_int, command: u32, body: impl Order) -> Result<(), Errn
 ///
 /// # Errors
 /// As [`send`].
-pub(super) fn ask<A: Answer>(
+pub(super) fn send_query<A: Answer>(
     fd: c_int,
     command: u32,
     mut body: impl Question,
@@ -160,7 +160,7 @@ unsafe impl Zeroed for Paths {}
 /// As [`send`]; `EAGAIN` no event waits, and the descriptor is non-blocking.
 pub(crate) fn next_event(fd: c_int) -> Result<rdma_ucm_event_resp, Errno> {
     let body = rdma_ucm_get_event { response: 0 };
-    ask(fd, RDMA_USER_CM_CMD_GET_EVENT, body, rdma_ucm_event_resp::zeroed())
+    send_query(fd, RDMA_USER_CM_CMD_GET_EVENT, body, rdma_ucm_event_resp::zeroed())
 }
 
 /// The parameters of a connection in an event.

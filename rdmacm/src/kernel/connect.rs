@@ -3,8 +3,8 @@
 //! `calls::connect` and `calls::qp` enter here for kernel ids.
 
 use super::adapter::Adapter;
-use super::command::{ask, send};
-use super::{id, node, of, part, registry, takes_any_family};
+use super::command::{send, send_query};
+use super::{id, kernel_of, node, part, registry, takes_any_family};
 use crate::core::id::Id;
 use crate::core::requests::ProgramParameters;
 use abi::*;
@@ -22,7 +22,7 @@ pub(crate) fn attributes(id: &Id, to: ibv_qp_state) -> Result<(ibv_qp_attr, u32)
     let (kernel, fd) = part(id)?;
     let command_body = rdma_ucm_init_qp_attr { response: 0, id: kernel.handle(), qp_state: to };
     let answered =
-        ask(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, command_body, ib_uverbs_qp_attr::zeroed())?;
+        send_query(fd, RDMA_USER_CM_CMD_INIT_QP_ATTR, command_body, ib_uverbs_qp_attr::zeroed())?;
     let attr = ibv_qp_attr {
         qp_state: to,
         cur_qp_state: answered.cur_qp_state,
@@ -107,7 +107,7 @@ pub(crate) fn is_infiniband(id: &Id) -> bool {
 }
 
 fn adapter(id: &Id) -> Option<&'static Adapter> {
-    of(id)?.state.lock().adapter
+    kernel_of(id)?.state.lock().adapter
 }
 
 /// Checks parameters against the device's limits.

@@ -3,7 +3,7 @@
 
 use super::command::{argument_of, connection_of, datagrams_of};
 use super::multicast::{Group, attach};
-use super::{connect, id, of, qp, registry, takes_any_family};
+use super::{connect, id, kernel_of, qp, registry, takes_any_family};
 use crate::core::channel::Event;
 use crate::core::id::Id;
 use abi::*;
@@ -16,7 +16,7 @@ const FAILED: i32 = -1;
 
 /// Converts an event of the kernel; `None`: the event belongs to no id, or the program need not
 /// know.
-pub(crate) fn take(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
+pub(crate) fn convert_event(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let kind = response.event;
     if kind == RDMA_CM_EVENT_MULTICAST_JOIN || kind == RDMA_CM_EVENT_MULTICAST_ERROR {
         return of_group(response);
@@ -49,7 +49,7 @@ pub(crate) fn take(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
             accepted(&owner, &mut event, response);
         }
         RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_DISCONNECTED => {
-            if of(&owner).is_some_and(|kernel| kernel.state.lock().failed) {
+            if kernel_of(&owner).is_some_and(|kernel| kernel.state.lock().failed) {
                 owner.acknowledge(0);
                 return None;
             }
@@ -156,7 +156,7 @@ fn requested(
     let (channel, synchronous) = (Arc::clone(&state.channel), state.synchronous);
     drop(state);
     let new = id::id_of_request(listener, Arc::clone(&channel), response.id);
-    if let Some(kernel) = of(&new) {
+    if let Some(kernel) = kernel_of(&new) {
         // The members are meaningless and unused for datagrams.
         let conn = connection_of(response);
         let mut known = kernel.state.lock();
@@ -207,7 +207,7 @@ fn accepted(owner: &Arc<Id>, event: &mut Event, response: &rdma_ucm_event_resp) 
         Ok(()) => (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_ESTABLISHED, 0),
         Err(status) => {
             (event.verbs.event, event.verbs.status) = (RDMA_CM_EVENT_CONNECT_ERROR, status);
-            if let Some(kernel) = of(owner) {
+            if let Some(kernel) = kernel_of(owner) {
                 kernel.state.lock().failed = true;
             }
         }
@@ -250,7 +250,7 @@ fn of_group(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
     let mut event = Event::new(&owner, response.event, response.status.cast_signed());
     if response.event == RDMA_CM_EVENT_MULTICAST_JOIN {
         event = with_datagrams(event, response);
-        *group.at.lock() = event.verbs.group();
+        *group.gid_and_lid.lock() = event.verbs.group();
         event.verbs.status = 0;
         if let Err(why) = attach(&owner, &group) {
             fail(&mut event, RDMA_CM_EVENT_MULTICAST_ERROR, why);
@@ -263,5 +263,5 @@ fn of_group(response: &rdma_ucm_event_resp) -> Option<Box<Event>> {
 
 /// Whether the kernel has an id for this id.
 pub(crate) fn is_there(id: &Id) -> bool {
-    of(id).is_some_and(|kernel| !kernel.gone.load(Ordering::Relaxed))
+    kernel_of(id).is_some_and(|kernel| !kernel.is_absent.load(Ordering::Relaxed))
 }

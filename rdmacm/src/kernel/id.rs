@@ -6,8 +6,8 @@
 //! devices. Threads: application threads. Lock: the state of an id; no command runs under it.
 
 use super::adapter;
-use super::command::{self, Answer, Paths, ask, send};
-use super::{of, part, registry, takes_any_family};
+use super::command::{self, Answer, Paths, send, send_query};
+use super::{kernel_of, part, registry, takes_any_family};
 use crate::core::channel::Channel;
 use crate::core::id::{Backend, Id};
 use crate::sys::address::{AF_IB, GivenAddress};
@@ -43,7 +43,7 @@ pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
         reserved: [0; 5],
     };
     let answered = rdma_ucm_create_id_resp { id: 0 };
-    let answered = ask(fd, RDMA_USER_CM_CMD_CREATE_ID, command_body, answered)?;
+    let answered = send_query(fd, RDMA_USER_CM_CMD_CREATE_ID, command_body, answered)?;
     kernel.begin(registry::name_of(id), answered.id);
     registry::add(id, answered.id);
     Ok(())
@@ -53,8 +53,9 @@ pub(crate) fn create(id: &Arc<Id>) -> Result<(), Errno> {
 pub(super) fn id_of_request(listener: &Id, channel: Arc<Channel>, handle: u32) -> Arc<Id> {
     let c = listener.c();
     let (context, ps, qp_type) = (c.program_context(), c.port_space(), c.qp_type());
-    let id = Id::on(super::backend(Backend::Kernel), channel, false, context, ps, qp_type);
-    if let Some(kernel) = of(&id) {
+    let id =
+        Id::with_backend(super::backend(Backend::Kernel), channel, false, context, ps, qp_type);
+    if let Some(kernel) = kernel_of(&id) {
         kernel.begin(registry::name_of(&id), handle);
     }
     registry::add(&id, handle);
@@ -66,7 +67,7 @@ pub(super) fn id_of_request(listener: &Id, channel: Arc<Channel>, handle: u32) -
 pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
     let command_body = rdma_ucm_destroy_id { response: 0, id: handle, reserved: 0 };
     let answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
-    let answered = ask(fd, RDMA_USER_CM_CMD_DESTROY_ID, command_body, answered)?;
+    let answered = send_query(fd, RDMA_USER_CM_CMD_DESTROY_ID, command_body, answered)?;
     Ok(answered.events_reported.into())
 }
 
@@ -76,11 +77,11 @@ pub(super) fn destroy_handle(fd: c_int, handle: u32) -> Result<u64, Errno> {
 /// The errno of the kernel.
 pub(crate) fn destroy(id: &Id) -> Result<u64, Errno> {
     let (kernel, fd) = part(id)?;
-    if kernel.gone.load(Ordering::Relaxed) {
+    if kernel.is_absent.load(Ordering::Relaxed) {
         return Ok(0);
     }
     let told = destroy_handle(fd, kernel.handle())?;
-    kernel.gone.store(true, Ordering::Relaxed);
+    kernel.is_absent.store(true, Ordering::Relaxed);
     registry::remove_handle(registry::name_of(id), kernel.handle());
     Ok(told)
 }
@@ -95,7 +96,7 @@ pub(crate) fn migrate(id: &Id, to: &Channel) -> Result<u64, Errno> {
     let command_body =
         rdma_ucm_migrate_id { response: 0, id: kernel.handle(), fd: from.cast_unsigned() };
     let answered = rdma_ucm_migrate_resp { events_reported: 0 };
-    let answered = ask(to.kernel_fd(), RDMA_USER_CM_CMD_MIGRATE_ID, command_body, answered)?;
+    let answered = send_query(to.kernel_fd(), RDMA_USER_CM_CMD_MIGRATE_ID, command_body, answered)?;
     Ok(answered.events_reported.into())
 }
 
@@ -105,7 +106,7 @@ fn set_adapter(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> R
     if guid == 0 || kernel.state.lock().adapter.is_some() {
         return Ok(());
     }
-    let adapter = adapter::named(guid, index.cast_signed())?;
+    let adapter = adapter::by_guid(guid, index.cast_signed())?;
     kernel.state.lock().adapter = Some(adapter);
     id.c().set_device(adapter.context, adapter.pd, port, true);
     if let Some(pkey) = pkey {
@@ -117,7 +118,7 @@ fn set_adapter(id: &Id, guid: u64, index: u32, port: u8, pkey: Option<u16>) -> R
 /// Sends a query for an id.
 fn query<A: Answer>(id: &Id, command: u32, option: u32, answered: A) -> Result<A, Errno> {
     let (kernel, fd) = part(id)?;
-    ask(fd, command, rdma_ucm_query { response: 0, id: kernel.handle(), option }, answered)
+    send_query(fd, command, rdma_ucm_query { response: 0, id: kernel.handle(), option }, answered)
 }
 
 /// Reads addresses and device.
@@ -323,8 +324,14 @@ pub(crate) fn write_event(
 fn temporary_id(ps: rdma_port_space) -> Result<Arc<Id>, Errno> {
     let qp_type = IBV_QPT_RC;
     let channel = Channel::of_kernel(super::open()?);
-    let id =
-        Id::on(super::backend(Backend::Kernel), channel, true, std::ptr::null_mut(), ps, qp_type);
+    let id = Id::with_backend(
+        super::backend(Backend::Kernel),
+        channel,
+        true,
+        std::ptr::null_mut(),
+        ps,
+        qp_type,
+    );
     create(&id)?;
     Ok(id)
 }
@@ -348,7 +355,7 @@ pub(super) fn try_infiniband() -> Result<(), Errno> {
 pub(super) fn probe(ps: rdma_port_space, address: &GivenAddress) -> Result<bool, Errno> {
     let id = temporary_id(ps)?;
     let bound = bind(&id, address);
-    let found = of(&id).is_some_and(|kernel| kernel.state.lock().adapter.is_some());
+    let found = kernel_of(&id).is_some_and(|kernel| kernel.state.lock().adapter.is_some());
     let _gone = destroy(&id);
     bound.map(|()| found)
 }

@@ -50,7 +50,7 @@ pub(crate) struct Kernel {
     /// The kernel's handle of the id.
     handle: AtomicU32,
     /// True: the kernel has no id, either not yet or no longer.
-    gone: AtomicBool,
+    is_absent: AtomicBool,
     pub(crate) state: Mutex<KernelIdState>,
 }
 
@@ -70,7 +70,7 @@ impl Kernel {
     fn new() -> Self {
         let state = Mutex::new(KernelIdState::default());
         let (name, handle) = (AtomicU64::new(0), AtomicU32::new(u32::MAX));
-        Self { name, handle, gone: AtomicBool::new(true), state }
+        Self { name, handle, is_absent: AtomicBool::new(true), state }
     }
 
     fn handle(&self) -> u32 {
@@ -81,7 +81,7 @@ impl Kernel {
     fn begin(&self, name: u64, handle: u32) {
         self.name.store(name, Ordering::Relaxed);
         self.handle.store(handle, Ordering::Relaxed);
-        self.gone.store(false, Ordering::Relaxed);
+        self.is_absent.store(false, Ordering::Relaxed);
     }
 }
 
@@ -93,7 +93,7 @@ impl Extension for Kernel {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        registry::forget(self.name.load(Ordering::Relaxed), self.handle());
+        registry::remove_id(self.name.load(Ordering::Relaxed), self.handle());
     }
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn backend(backend: Backend) -> (Backend, Option<Box<dyn Extension>>)
 }
 
 /// The kernel's part of an id; None for an id on another device.
-fn of(id: &Id) -> Option<&Kernel> {
+fn kernel_of(id: &Id) -> Option<&Kernel> {
     id.extension()?.downcast_ref()
 }
 
@@ -113,7 +113,7 @@ fn of(id: &Id) -> Option<&Kernel> {
 /// # Errors
 /// `EINVAL` the id has no kernel part.
 fn part(id: &Id) -> Result<(&Kernel, c_int), Errno> {
-    let kernel = of(id).ok_or(Errno::EINVAL)?;
+    let kernel = kernel_of(id).ok_or(Errno::EINVAL)?;
     Ok((kernel, id.lock().channel.kernel_fd()))
 }
 

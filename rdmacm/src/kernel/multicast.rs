@@ -1,8 +1,8 @@
 //! Multicast groups on kernel devices: the kernel joins, and an event reports the group's GID.
 //! `calls::multicast` enters here for kernel ids.
 
-use super::command::ask;
-use super::{of, part, registry, takes_any_family};
+use super::command::send_query;
+use super::{kernel_of, part, registry, takes_any_family};
 use crate::core::channel::CountAcknowledgement;
 use crate::core::id::Id;
 use crate::sys::address::GivenAddress;
@@ -22,7 +22,7 @@ pub(crate) struct Group {
     address: GivenAddress,
     handle: AtomicU32,
     /// GID and LID, after the event of the kernel.
-    pub(super) at: Mutex<(ibv_gid, u16)>,
+    pub(super) gid_and_lid: Mutex<(ibv_gid, u16)>,
     /// The number of events that the program has acknowledged.
     acknowledged: AtomicU64,
 }
@@ -64,7 +64,7 @@ pub(crate) fn join(
         sends_only: u32::from(flags) == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
         address: *address,
         handle: AtomicU32::new(0),
-        at: Mutex::new((ibv_gid { raw: [0; 16] }, 0)),
+        gid_and_lid: Mutex::new((ibv_gid { raw: [0; 16] }, 0)),
         acknowledged: AtomicU64::new(0),
     });
     let uid = registry::add_group(&group);
@@ -80,11 +80,11 @@ pub(crate) fn join(
             join_flags: flags,
             addr: address.as_kernel(),
         };
-        ask(fd, RDMA_USER_CM_CMD_JOIN_MCAST, command_body, answered)
+        send_query(fd, RDMA_USER_CM_CMD_JOIN_MCAST, command_body, answered)
     } else {
         let addr = address.as_six();
         let command_body = rdma_ucm_join_ip_mcast { response: 0, uid, addr, id: kernel.handle() };
-        ask(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, command_body, answered)
+        send_query(fd, RDMA_USER_CM_CMD_JOIN_IP_MCAST, command_body, answered)
     };
     let answered = joined.inspect_err(|_| {
         kernel.state.lock().groups.retain(|other| !Arc::ptr_eq(other, &group));
@@ -98,7 +98,7 @@ pub(crate) fn join(
 ///
 /// # Errors
 /// `EADDRNOTAVAIL` the id is no member; else the errno of the kernel.
-pub(crate) fn leave(id: &Arc<Id>, address: &GivenAddress) -> Result<(), Errno> {
+pub(crate) fn leave_group(id: &Arc<Id>, address: &GivenAddress) -> Result<(), Errno> {
     let (kernel, fd) = part(id)?;
     let group = {
         let mut known = kernel.state.lock();
@@ -110,7 +110,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &GivenAddress) -> Result<(), Errno> {
     let handle = group.handle.load(Ordering::Relaxed);
     let command_body = rdma_ucm_destroy_id { response: 0, id: handle, reserved: 0 };
     let answered = rdma_ucm_destroy_id_resp { events_reported: 0 };
-    let left = ask(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, command_body, answered);
+    let left = send_query(fd, RDMA_USER_CM_CMD_LEAVE_MCAST, command_body, answered);
     if let Ok(answered) = &left {
         let told = u64::from(answered.events_reported);
         let is_groups =
@@ -125,7 +125,7 @@ pub(crate) fn leave(id: &Arc<Id>, address: &GivenAddress) -> Result<(), Errno> {
 
 /// Forgets all groups of an ending id: the kernel leaves groups together with its id.
 pub(crate) fn forget_all(id: &Id) {
-    let Some(kernel) = of(id) else { return };
+    let Some(kernel) = kernel_of(id) else { return };
     for group in std::mem::take(&mut kernel.state.lock().groups) {
         registry::remove_group(Arc::as_ptr(&group) as u64);
     }
@@ -139,12 +139,12 @@ pub(super) fn attach(id: &Id, group: &Group) -> Result<(), Errno> {
     if !id.c().has_qp() || group.sends_only {
         return Ok(());
     }
-    id.c().attach(*group.at.lock())
+    id.c().attach(*group.gid_and_lid.lock())
 }
 
 fn detach(id: &Id, group: &Group) {
     if id.c().has_qp() && group.needs_detach() {
         // The result is ignored: the kernel leaves the group in any case.
-        let _detached = id.c().detach(*group.at.lock());
+        let _detached = id.c().detach(*group.gid_and_lid.lock());
     }
 }

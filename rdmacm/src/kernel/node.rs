@@ -100,7 +100,7 @@ const ATTRIBUTE: usize = 4;
 
 /// The description from netlink. The kernel loads the module of the device if necessary.
 fn by_netlink() -> Option<Node> {
-    let answer = Netlink::open(NETLINK_RDMA)?.ask(&request(), 8192, true)?;
+    let answer = Netlink::open(NETLINK_RDMA)?.query(&request(), 8192, true)?;
     read_answer(&answer)
 }
 

@@ -42,7 +42,7 @@ pub(super) fn remove_handle(name: u64, handle: u32) {
 }
 
 /// Removes an id that ends.
-pub(super) fn forget(name: u64, handle: u32) {
+pub(super) fn remove_id(name: u64, handle: u32) {
     remove_handle(name, handle);
     REGISTRY.get().lock().ids.remove(&name);
 }

@@ -47,7 +47,7 @@ pub(super) fn signal(fd: c_int) {
 ///
 /// # Errors
 /// The errno of the system, or of `f`.
-pub(super) fn with<T>(f: impl FnOnce(&WakeFd) -> Result<T, Errno>) -> Result<T, Errno> {
+pub(super) fn with_wake_fd<T>(f: impl FnOnce(&WakeFd) -> Result<T, Errno>) -> Result<T, Errno> {
     thread_local!(static OWN: RefCell<Option<Rc<WakeFd>>> = const { RefCell::new(None) });
     let known = OWN.with_borrow(Clone::clone);
     let bell = match known.filter(|bell| bell.process == numbers::process()) {

@@ -10,7 +10,7 @@ use super::datagrams::Datagrams;
 use super::endpoint::Endpoint;
 use super::options::Options;
 use super::settings::defaults;
-use super::socket::{Phase, Request, Socket, SocketState, destroy, find, new_id};
+use super::socket::{Phase, Request, Socket, SocketState, destroy, find_socket, new_id};
 use crate::calls::{connect as calls, id as ids, resolve};
 use crate::core::id::Id;
 use crate::core::requests::ProgramParameters;
@@ -29,7 +29,7 @@ use std::sync::Arc;
 pub(super) const RESOLVE_MS: c_int = 2000;
 const KINDS: c_int = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
-fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
+fn create_socket(domain: c_int, kind: c_int, protocol: c_int) -> Result<Arc<Socket>, Errno> {
     let plain = kind & !KINDS;
     let space = match (domain, plain, protocol) {
         (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => RDMA_PS_TCP,
@@ -101,7 +101,7 @@ pub(super) fn send_request(state: &mut SocketState) -> Result<(), Errno> {
 /// Waits until connecting has succeeded or failed.
 fn wait(socket: &Socket, state: MutexGuard<'_, SocketState>) -> Result<(), Errno> {
     let at_once = state.options.nonblocking;
-    let state = socket.until(state, at_once, |state| state.phase != Phase::Connecting);
+    let state = socket.wait_until(state, at_once, |state| state.phase != Phase::Connecting);
     let mut state = state.map_err(|why| match why {
         Errno::EAGAIN => Errno::from_raw(libc::EINPROGRESS),
         why => why,
@@ -180,7 +180,8 @@ pub(super) fn accept(socket: &Socket) -> Result<Arc<Socket>, Errno> {
             return Err(Errno::EINVAL);
         }
         let at_once = state.options.nonblocking;
-        let mut state = socket.until(state, at_once, |state| state.pending_request.is_some())?;
+        let mut state =
+            socket.wait_until(state, at_once, |state| state.pending_request.is_some())?;
         let Some(Request { id, private_data }) = state.pending_request.take() else { continue };
         match accept_request(socket.domain, &state, id, &private_data) {
             // The peer is no rsocket, or has given up: take the next request.
@@ -283,7 +284,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> MinusOne {
-        Ok(MinusOne(make(domain, kind, protocol)?.fd()))
+        Ok(MinusOne(create_socket(domain, kind, protocol)?.fd()))
     }
 
     /// `rlisten(3)`.
@@ -291,7 +292,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn rlisten(socket: c_int, backlog: c_int) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         let mut state = socket.lock();
         if state.datagrams.is_some() {
             return Err(Errno::EOPNOTSUPP);

@@ -29,7 +29,7 @@ struct OwnedId(Arc<Id>);
 
 impl OwnedId {
     fn new() -> Result<Self, Errno> {
-        let id = ids::make(None, null_mut(), RDMA_PS_UDP, IBV_QPT_UD)?;
+        let id = ids::create_id(None, null_mut(), RDMA_PS_UDP, IBV_QPT_UD)?;
         Ok(Self(id))
     }
 }
@@ -65,7 +65,7 @@ pub(super) struct DatagramEndpoint {
     slots: u16,
     inline: u32,
     /// The largest message of the port, in bytes.
-    most: usize,
+    max_message: usize,
     _id: OwnedId,
 }
 
@@ -106,7 +106,7 @@ impl DatagramEndpoint {
             free: (0..sizes.send_queue).collect(),
             slots: sizes.send_queue,
             inline,
-            most: mtu.min(MOST),
+            max_message: mtu.min(MOST),
             _id: id,
         };
         for slot in 0..sizes.receive_queue {
@@ -127,8 +127,8 @@ impl DatagramEndpoint {
     }
 
     /// The largest datagram, in bytes.
-    pub(super) fn most(&self) -> usize {
-        self.most - self.header.bytes().len()
+    pub(super) fn max_message(&self) -> usize {
+        self.max_message - self.header.bytes().len()
     }
 
     /// Whether a datagram can be sent now.
@@ -141,12 +141,12 @@ impl DatagramEndpoint {
         self.free.len() == usize::from(self.slots)
     }
 
-    const fn at(slot: u16) -> u32 {
+    const fn slot_offset(slot: u16) -> u32 {
         slot as u32 * (GRH + MOST as u32)
     }
 
     fn receive(&self, slot: u16) -> Result<(), Errno> {
-        let into = Payload::Memory(INCOMING, Self::at(slot), GRH + MOST as u32);
+        let into = Payload::Memory(INCOMING, Self::slot_offset(slot), GRH + MOST as u32);
         self.queue.receive(RECEIVE | u64::from(slot), into)
     }
 
@@ -188,7 +188,7 @@ impl DatagramEndpoint {
     /// The sender of a message; `None`: the message is from no rsocket.
     fn parse_sender(&self, slot: u16, len: u32) -> Option<(SocketAddr, Received)> {
         let start: [u8; Header::MOST] =
-            self.queue.memory(INCOMING).ok()?.array(Self::at(slot) + GRH).ok()?;
+            self.queue.memory(INCOMING).ok()?.array(Self::slot_offset(slot) + GRH).ok()?;
         let start = start.get(..start.len().min(len as usize))?;
         let (from, header) = Header::parse(start).ok()?;
         let len = (len as usize).min(MOST).checked_sub(header)?;
@@ -205,7 +205,7 @@ impl DatagramEndpoint {
         to: &mut Room<'_>,
         bytes: usize,
     ) -> Result<(), Errno> {
-        let at = Self::at(received.slot) + GRH + received.header;
+        let at = Self::slot_offset(received.slot) + GRH + received.header;
         to.fill_from_memory(self.queue.memory(INCOMING)?, at, bytes)
     }
 
@@ -224,7 +224,7 @@ impl DatagramEndpoint {
         (ah, qpn): (&AddressHandle, u32),
         bytes: &mut Source<'_>,
     ) -> Result<bool, Errno> {
-        if bytes.left() > self.most() {
+        if bytes.left() > self.max_message() {
             return Err(Errno::EMSGSIZE);
         }
         let Some(slot) = self.free.pop() else { return Ok(false) };

@@ -234,10 +234,11 @@ impl Datagrams {
         if peer.handle.as_ref().is_none_or(|(_, qpn)| *qpn != notice.qpn) {
             peer.handle = Some((endpoint.address_handle(from)?, notice.qpn));
         }
-        if notice.brings {
-            let own = Notice { brings: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
+        if notice.has_datagram {
+            let own =
+                Notice { has_datagram: false, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
             // If the reply is lost, the peer's next datagram triggers another.
-            let _lost = self.send_notice(from, own, &mut Source::none(), libc::MSG_DONTWAIT);
+            let _lost = self.send_notice(from, own, &mut Source::empty(), libc::MSG_DONTWAIT);
             // The limit is the number of receives of a queue pair.
             if self.copies < usize::from(settings.receive_queue) {
                 self.copies += 1;
@@ -282,10 +283,10 @@ impl Datagrams {
         if let Some((ah, qpn)) = &peer.handle {
             return endpoint.send((ah, *qpn), bytes);
         }
-        if len > endpoint.most() || len > MOST - Notice::MOST {
+        if len > endpoint.max_message() || len > MOST - Notice::MOST {
             return Err(Errno::EMSGSIZE);
         }
-        let own = Notice { brings: true, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
+        let own = Notice { has_datagram: true, qpn: endpoint.qpn(), ip: endpoint.address.ip() };
         self.send_notice(to, own, bytes, flags).map(|()| true)
     }
 
@@ -350,7 +351,7 @@ pub(super) fn send<'a>(
         let room = |state: &SocketState| {
             state.datagrams.as_ref().is_none_or(|all| !all.writable || all.has_room(to))
         };
-        state = socket.until(state, now, room)?;
+        state = socket.wait_until(state, now, room)?;
         let settings = state.settings;
         let all = state.datagrams.as_mut().ok_or(Errno::EBADF)?;
         if !all.writable {
@@ -377,7 +378,7 @@ pub(super) fn receive<'a>(
     let received = |state: &SocketState| {
         state.datagrams.as_ref().is_none_or(|all| !all.readable || all.has_data())
     };
-    state = socket.until(state, now, received)?;
+    state = socket.wait_until(state, now, received)?;
     let all = state.datagrams.as_mut().ok_or(Errno::EBADF)?;
     all.take(bytes, flags & libc::MSG_PEEK != 0)
 }

@@ -3,7 +3,9 @@
 
 use super::datagrams::Datagrams;
 use super::numbers::Inherited;
-use super::socket::{Phase, SOCKETS, Socket, SocketState, find, forget, send_control};
+use super::socket::{
+    Phase, SOCKETS, Socket, SocketState, find_socket, remove_socket, send_control,
+};
 use crate::sys::descriptors;
 use cface::sync::MutexGuard;
 use cface::{Errno, MinusOne, verb};
@@ -23,8 +25,9 @@ fn shut_down<'a>(
     }
     if state.phase == Phase::Accepting && writing {
         // A message before the peer is ready would be lost.
-        state = socket
-            .until(state, false, |state| state.phase != Phase::Accepting || !state.is_open())?;
+        state = socket.wait_until(state, false, |state| {
+            state.phase != Phase::Accepting || !state.is_open()
+        })?;
     }
     if let Some(datagrams) = &mut state.datagrams {
         descriptors::udp_shut_down(&datagrams.udp, how)?;
@@ -45,7 +48,7 @@ fn shut_down<'a>(
                 .as_ref()
                 .is_none_or(|stream| stream.outgoing.controls() > 0 || !stream.is_open())
         };
-        state = socket.until(state, false, has_place)?;
+        state = socket.wait_until(state, false, has_place)?;
         if state.is_open() {
             send_control(&mut state, message);
         }
@@ -57,7 +60,7 @@ fn shut_down<'a>(
                 .as_ref()
                 .is_none_or(|stream| stream.outgoing.is_idle() || !stream.is_open())
         };
-        state = socket.until(state, false, is_done)?;
+        state = socket.wait_until(state, false, is_done)?;
     }
     state.wake();
     Ok(state)
@@ -65,7 +68,7 @@ fn shut_down<'a>(
 
 /// Destroys a socket that the application does not have.
 pub(super) fn abandon(socket: &Arc<Socket>) {
-    forget(socket.fd());
+    remove_socket(socket.fd());
     socket.lock().close();
 }
 
@@ -75,7 +78,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn rshutdown(socket: c_int, how: c_int) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         drop(shut_down(&socket, socket.lock(), how)?);
         Ok(MinusOne(0))
     }
@@ -89,12 +92,12 @@ verb! {
         if super::set::close(socket) || SOCKETS.close_inherited(socket) == Inherited::Closed {
             return Ok(MinusOne(0));
         }
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         loop {
             let state = socket.lock();
             let shut = if state.datagrams.is_some() {
                 let sent = |state: &SocketState| state.datagrams.as_ref().is_none_or(Datagrams::is_idle);
-                socket.until(state, false, sent).map(drop)
+                socket.wait_until(state, false, sent).map(drop)
             } else if state.is_open() {
                 shut_down(&socket, state, libc::SHUT_RDWR).map(drop)
             } else {
@@ -106,7 +109,7 @@ verb! {
             }
         }
         // Of several threads that close a socket at once, one succeeds.
-        let socket = forget(socket.fd()).ok_or(Errno::EBADF)?;
+        let socket = remove_socket(socket.fd()).ok_or(Errno::EBADF)?;
         socket.lock().close();
         Ok(MinusOne(0))
     }

@@ -128,16 +128,16 @@ impl Endpoint {
         bytes: &mut Source<'_>,
     ) -> Result<(), Errno> {
         let to = (write.addr, write.key);
-        match write.from {
+        match write.location {
             ByteLocation::Inline => {
                 self.scratch.resize(write.bytes as usize, 0);
                 bytes.copy_to(&mut self.scratch);
-                self.post(Payload::Inline(&self.scratch), to, message, write.done)
+                self.post(Payload::Inline(&self.scratch), to, message, write.completion)
             }
             ByteLocation::Buffer(at) => {
                 let memory = self.queue.memory(OUTGOING)?;
                 bytes.copy_to_memory(memory, at, write.bytes as usize)?;
-                self.post(Payload::Memory(OUTGOING, at, write.bytes), to, message, write.done)
+                self.post(Payload::Memory(OUTGOING, at, write.bytes), to, message, write.completion)
             }
         }
     }

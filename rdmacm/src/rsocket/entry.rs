@@ -7,7 +7,7 @@
 use super::connect::{accept, bind, connect, own_address, peer};
 use super::options::{self, OptionValue};
 use super::poll::{poll, select};
-use super::socket::{Socket, find};
+use super::socket::{Socket, find_socket};
 use super::transfer::{destination, receive, send};
 use super::vector::{Room, Source};
 use super::{mapping, set};
@@ -46,7 +46,11 @@ unsafe fn write_address(
 ///
 /// # Safety
 /// `to` has `*len` writable bytes.
-unsafe fn give<T: Copy>(value: T, to: *mut c_void, len: *mut libc::socklen_t) -> Result<(), Errno> {
+unsafe fn copy_out<T: Copy>(
+    value: T,
+    to: *mut c_void,
+    len: *mut libc::socklen_t,
+) -> Result<(), Errno> {
     if to.is_null() || len.is_null() {
         return Err(Errno::EFAULT);
     }
@@ -92,7 +96,7 @@ unsafe fn pieces(message: *const libc::msghdr) -> Result<(*const libc::iovec, c_
 }
 
 /// Sends the bytes of a call.
-fn sent(
+fn send_bytes(
     socket: &Socket,
     mut bytes: Source<'_>,
     flags: c_int,
@@ -112,7 +116,7 @@ verb! {
     /// # Safety
     /// `addr` is NULL, or readable with the size of its family and with `len` bytes.
     pub(crate) fn rbind(socket: c_int, addr: *const libc::sockaddr, len: libc::socklen_t) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
         let (sized, to) =
             unsafe { (GivenAddress::read_sized(addr, len), GivenAddress::read(addr)) };
@@ -129,7 +133,7 @@ verb! {
         addr: *mut libc::sockaddr,
         len: *mut libc::socklen_t,
     ) -> MinusOne {
-        let new = accept(&*find(socket)?)?;
+        let new = accept(&*find_socket(socket)?)?;
         if !addr.is_null() && !len.is_null() {
             // SAFETY: by the contract above.
             unsafe { write_address(peer(&new)?, addr, len)? };
@@ -146,7 +150,7 @@ verb! {
         addr: *const libc::sockaddr,
         len: libc::socklen_t,
     ) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
         let (sized, to) =
             unsafe { (GivenAddress::read_sized(addr, len), GivenAddress::read(addr)) };
@@ -163,7 +167,7 @@ verb! {
         addr: *mut libc::sockaddr,
         len: *mut libc::socklen_t,
     ) -> MinusOne {
-        let address = peer(&*find(socket)?)?;
+        let address = peer(&*find_socket(socket)?)?;
         // SAFETY: by the contract above.
         unsafe { write_address(address, addr, len)? };
         Ok(MinusOne(0))
@@ -178,7 +182,7 @@ verb! {
         addr: *mut libc::sockaddr,
         len: *mut libc::socklen_t,
     ) -> MinusOne {
-        let address = own_address(&*find(socket)?)?;
+        let address = own_address(&*find_socket(socket)?)?;
         // SAFETY: by the contract above.
         unsafe { write_address(address, addr, len)? };
         Ok(MinusOne(0))
@@ -189,9 +193,9 @@ verb! {
     /// # Safety
     /// `buf` has `len` readable bytes.
     pub(crate) fn rsend(socket: c_int, buf: *const c_void, len: usize, flags: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        sent(&socket, unsafe { Source::one(buf.cast(), len) }, flags, None)
+        send_bytes(&socket, unsafe { Source::single(buf.cast(), len) }, flags, None)
     }
 
     /// `rsendto(3)`: `EISCONN` a stream, with an address.
@@ -206,12 +210,12 @@ verb! {
         to: *const libc::sockaddr,
         to_len: libc::socklen_t,
     ) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
         let (to, bytes) =
-            unsafe { (GivenAddress::read_sized(to, to_len), Source::one(buf.cast(), len)) };
+            unsafe { (GivenAddress::read_sized(to, to_len), Source::single(buf.cast(), len)) };
         let to = destination(&socket, to, to_len)?;
-        sent(&socket, bytes, flags, to)
+        send_bytes(&socket, bytes, flags, to)
     }
 
     /// `rsendmsg(3)`: `EOPNOTSUPP` with control data.
@@ -219,7 +223,7 @@ verb! {
     /// # Safety
     /// `message` is NULL or readable, with its pieces.
     pub(crate) fn rsendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above; `pieces` refuses NULL.
         let (bytes, to, len) = unsafe {
             let (vector, count) = pieces(message)?;
@@ -229,7 +233,7 @@ verb! {
         let has_datagrams = socket.lock().datagrams.is_some();
         // A stream ignores the address.
         let to = if has_datagrams { destination(&socket, to, len)? } else { None };
-        sent(&socket, bytes, flags, to)
+        send_bytes(&socket, bytes, flags, to)
     }
 
     /// `rwrite(3)`.
@@ -237,9 +241,9 @@ verb! {
     /// # Safety
     /// `buf` has `len` readable bytes.
     pub(crate) fn rwrite(socket: c_int, buf: *const c_void, len: usize) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        sent(&socket, unsafe { Source::one(buf.cast(), len) }, 0, None)
+        send_bytes(&socket, unsafe { Source::single(buf.cast(), len) }, 0, None)
     }
 
     /// `rwritev(3)`.
@@ -247,9 +251,9 @@ verb! {
     /// # Safety
     /// `vector` has `count` readable entries, whose bytes are readable.
     pub(crate) fn rwritev(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        sent(&socket, unsafe { Source::of(vector, count)? }, 0, None)
+        send_bytes(&socket, unsafe { Source::of(vector, count)? }, 0, None)
     }
 
     /// `rrecv(3)`.
@@ -257,9 +261,9 @@ verb! {
     /// # Safety
     /// `buf` has `len` writable bytes.
     pub(crate) fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flags: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        received(&socket, unsafe { Room::one(buf.cast(), len) }, flags)
+        received(&socket, unsafe { Room::single(buf.cast(), len) }, flags)
     }
 
     /// `rrecvfrom(3)`.
@@ -274,12 +278,12 @@ verb! {
         from: *mut libc::sockaddr,
         from_len: *mut libc::socklen_t,
     ) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        let mut room = unsafe { Room::one(buf.cast(), len) };
+        let mut room = unsafe { Room::single(buf.cast(), len) };
         let received = receive(&socket, &mut room, flags)?;
         if !from.is_null() {
-            let who = match received.from {
+            let who = match received.sender {
                 None if received.bytes > 0 => Some(peer(&socket)?),
                 who => who,
             };
@@ -296,13 +300,13 @@ verb! {
     /// # Safety
     /// `message` is NULL, or readable and writable, with writable pieces.
     pub(crate) fn rrecvmsg(socket: c_int, message: *mut libc::msghdr, flags: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above; `pieces` refuses NULL.
         unsafe {
             let (vector, count) = pieces(message)?;
             let received = receive(&socket, &mut Room::of(vector, count)?, flags)?;
             (*message).msg_flags = if received.is_truncated { libc::MSG_TRUNC } else { 0 };
-            match received.from {
+            match received.sender {
                 Some(who) if !(*message).msg_name.is_null() => {
                     let (to, len) = ((*message).msg_name, &raw mut (*message).msg_namelen);
                     write_address(who, to.cast(), len)?;
@@ -318,9 +322,9 @@ verb! {
     /// # Safety
     /// `buf` has `len` writable bytes.
     pub(crate) fn rread(socket: c_int, buf: *mut c_void, len: usize) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        received(&socket, unsafe { Room::one(buf.cast(), len) }, 0)
+        received(&socket, unsafe { Room::single(buf.cast(), len) }, 0)
     }
 
     /// `rreadv(3)`.
@@ -328,7 +332,7 @@ verb! {
     /// # Safety
     /// `vector` has `count` readable entries, whose bytes are writable.
     pub(crate) fn rreadv(socket: c_int, vector: *const libc::iovec, count: c_int) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
         received(&socket, unsafe { Room::of(vector, count)? }, 0)
     }
@@ -346,7 +350,7 @@ verb! {
         _flags: c_int,
         offset: libc::off_t,
     ) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
         let register = |pd, access| unsafe { Region::new(pd, buf.cast(), len, access) };
         let offset = mapping::map(&socket, (buf as u64, len), prot, offset, register)?;
@@ -358,7 +362,7 @@ verb! {
     /// # Safety
     /// No requirements.
     pub(crate) fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> MinusOne {
-        mapping::unmap(&*find(socket)?, buf as u64, len)?;
+        mapping::unmap(&*find_socket(socket)?, buf as u64, len)?;
         Ok(MinusOne(0))
     }
 
@@ -373,9 +377,9 @@ verb! {
         offset: libc::off_t,
         flags: c_int,
     ) -> MinusOneLong {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         // SAFETY: by the contract above.
-        let mut bytes = unsafe { Source::one(buf.cast(), count) };
+        let mut bytes = unsafe { Source::single(buf.cast(), count) };
         mapping::write(&socket, &mut bytes, offset.cast_unsigned(), flags).map(MinusOneLong)
     }
 
@@ -390,7 +394,7 @@ verb! {
         value: *const c_void,
         len: libc::socklen_t,
     ) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         let (udp, stored) = {
             let state = socket.lock();
             (options::told_to_udp(&state, level), options::stored_by_udp(&state, level, option))
@@ -424,7 +428,7 @@ verb! {
         value: *mut c_void,
         len: *mut libc::socklen_t,
     ) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         let mut state = socket.lock();
         // SAFETY: by the contract above.
         unsafe {
@@ -433,9 +437,9 @@ verb! {
                 return Ok(MinusOne(0));
             }
             match options::read(&mut state, level, option)? {
-                OptionValue::Number(number) => give(number, value, len)?,
-                OptionValue::Linger(linger) => give(linger, value, len)?,
-                OptionValue::TcpInfo(info) => give(info, value, len)?,
+                OptionValue::Number(number) => copy_out(number, value, len)?,
+                OptionValue::Linger(linger) => copy_out(linger, value, len)?,
+                OptionValue::TcpInfo(info) => copy_out(info, value, len)?,
             }
         }
         Ok(MinusOne(0))

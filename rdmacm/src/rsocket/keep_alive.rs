@@ -26,7 +26,7 @@ struct KeptSocket {
 
 #[derive(Debug, Default)]
 struct List {
-    kept: Vec<KeptSocket>,
+    sockets: Vec<KeptSocket>,
     /// Whether a thread serves the list.
     has_thread: bool,
     /// True: check all sockets now.
@@ -46,17 +46,17 @@ static SERVICE: PerProcess<Service> = PerProcess::new();
 ///
 /// # Errors
 /// The errno of the system: the thread cannot start.
-pub(super) fn keep(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
+pub(super) fn schedule_probes(socket: &Arc<Socket>, idle: Duration) -> Result<(), Errno> {
     let service = SERVICE.get();
     let mut list = service.list.lock();
     if !list.has_thread {
-        crate::sys::process::spawn("fv-keepalive", serve)?;
+        crate::sys::process::spawn("fv-keepalive", keep_alive_thread)?;
         list.has_thread = true;
     }
     let due = Instant::now() + idle;
     let kept = KeptSocket { socket: Arc::downgrade(socket), due, next: due };
-    list.kept.retain(|other| !other.is_same(&kept));
-    list.kept.push(kept);
+    list.sockets.retain(|other| !other.is_same(&kept));
+    list.sockets.push(kept);
     service.changed.notify_all();
     Ok(())
 }
@@ -70,12 +70,12 @@ pub(super) fn recheck() {
 }
 
 /// The body of the thread.
-fn serve() {
+fn keep_alive_thread() {
     let service = SERVICE.get();
     let mut list = service.list.lock();
     loop {
         let now = Instant::now();
-        let Some(next) = list.kept.iter().map(|one| one.next).min() else {
+        let Some(next) = list.sockets.iter().map(|one| one.next).min() else {
             list.has_thread = false;
             return;
         };
@@ -84,15 +84,15 @@ fn serve() {
             continue;
         }
         list.changed = false;
-        let all = std::mem::take(&mut list.kept);
+        let all = std::mem::take(&mut list.sockets);
         // The list is unlocked: the lock of a socket comes before the lock of the list.
         drop(list);
         let left: Vec<_> = all.into_iter().filter_map(|one| one.service(now)).collect();
         list = service.list.lock();
         // A socket may have been entered again meanwhile.
         for one in left {
-            if !list.kept.iter().any(|other| other.is_same(&one)) {
-                list.kept.push(one);
+            if !list.sockets.iter().any(|other| other.is_same(&one)) {
+                list.sockets.push(one);
             }
         }
     }

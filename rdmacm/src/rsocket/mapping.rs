@@ -23,7 +23,7 @@ struct Buffer {
 /// The mapped buffers of a socket.
 #[derive(Debug, Default)]
 pub(super) struct Mapped {
-    known: Vec<Buffer>,
+    buffers: Vec<Buffer>,
     /// Entries that the peer has not received yet.
     pending: Vec<(u16, Mapping)>,
     /// The number of entries in the peer's table.
@@ -39,11 +39,11 @@ impl Mapped {
     /// Deregisters all buffers.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
-        self.known.clear();
+        self.buffers.clear();
     }
 
     fn free_index(&self) -> Option<u16> {
-        (0..self.room).find(|&index| self.known.iter().all(|one| one.index != Some(index)))
+        (0..self.room).find(|&index| self.buffers.iter().all(|one| one.index != Some(index)))
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) fn announce<'a>(
                     .is_none_or(|stream| stream.outgoing.is_idle() || !stream.is_open())
             };
             let at_once = super::transfer::at_once(now, flags);
-            state = socket.until(state, at_once, done)?;
+            state = socket.wait_until(state, at_once, done)?;
             continue;
         };
         let bytes = mapping.emit(peer.order);
@@ -166,7 +166,7 @@ pub(super) fn map(
         let area = Area { addr, key: region.rkey(), length };
         state.mapped.pending.push((index, Mapping { offset, area }));
     }
-    state.mapped.known.push(Buffer { addr, bytes: len, _region: region, index });
+    state.mapped.buffers.push(Buffer { addr, bytes: len, _region: region, index });
     Ok(offset)
 }
 
@@ -177,8 +177,8 @@ pub(super) fn map(
 pub(super) fn unmap(socket: &Socket, addr: u64, len: usize) -> Result<(), Errno> {
     let mut state = socket.lock();
     let mapped = &mut state.mapped;
-    let at = mapped.known.iter().position(|one| one.addr == addr && one.bytes == len);
-    let one = mapped.known.swap_remove(at.ok_or(Errno::EINVAL)?);
+    let at = mapped.buffers.iter().position(|one| one.addr == addr && one.bytes == len);
+    let one = mapped.buffers.swap_remove(at.ok_or(Errno::EINVAL)?);
     mapped.pending.retain(|(index, _)| Some(*index) != one.index);
     Ok(())
 }

@@ -72,7 +72,7 @@ impl<T> Numbers<T> {
     }
 
     /// Removes an entry; `None`: the entry is gone already.
-    pub(super) fn forget(&'static self, fd: c_int) -> Option<Arc<T>> {
+    pub(super) fn remove(&'static self, fd: c_int) -> Option<Arc<T>> {
         Some(self.0.lock().as_mut()?.remove(&fd)?.value)
     }
 

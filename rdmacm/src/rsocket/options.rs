@@ -2,7 +2,7 @@
 //! Entry points (`entry`) change and read settings of a socket here.
 
 use super::keep_alive;
-use super::socket::{Phase, Socket, SocketState, find};
+use super::socket::{Phase, Socket, SocketState, find_socket};
 use crate::calls::options as ids;
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -53,7 +53,7 @@ pub(super) fn keep_alive(socket: &Arc<Socket>) -> Result<(), Errno> {
         keep_alive::recheck();
         return Ok(());
     }
-    keep_alive::keep(socket, options.idle())
+    keep_alive::schedule_probes(socket, options.idle())
         .inspect_err(|_| socket.lock().options.keep_alive = false)
 }
 
@@ -236,7 +236,7 @@ verb! {
     /// # Safety
     /// No requirements: a missing argument is not read.
     pub(crate) fn rfcntl(socket: c_int, command: c_int, argument: c_int) -> MinusOne {
-        let socket = find(socket)?;
+        let socket = find_socket(socket)?;
         let mut state = socket.lock();
         let options = &mut state.options;
         let flag = |on, flag| if on { flag } else { 0 };

@@ -3,7 +3,7 @@
 
 use super::bell;
 use super::settings::defaults;
-use super::socket::{Phase, Socket, SocketState, find};
+use super::socket::{Phase, Socket, SocketState, find_socket};
 use crate::sys::descriptors;
 use cface::Errno;
 use ferroverbs_cm::stream::StreamState;
@@ -31,7 +31,7 @@ fn events(state: &mut SocketState, wanted: i16) -> i16 {
             if state.has_room() {
                 found |= writable;
             }
-            let over = match stream.life() {
+            let over = match stream.state() {
                 // The end is reported after all data are read: programs stop reading when they see
                 // the end.
                 _ if stream.incoming.unread() > 0 && wanted & readable != 0 => 0,
@@ -56,7 +56,7 @@ struct PollCall<'a> {
 
 impl PollCall<'_> {
     /// Fills in the current events; returns the number of entries with events.
-    fn look(&mut self) -> Result<usize, Errno> {
+    fn fill_events(&mut self) -> Result<usize, Errno> {
         let others = self.sockets.iter().any(Option::is_none);
         if others {
             let mut plain: Vec<_> = self.without_sockets();
@@ -86,7 +86,7 @@ impl PollCall<'_> {
 
     /// Sleeps until an event may have happened, for at most `limit`.
     fn sleep(&self, limit: Option<Duration>) -> Result<(), Errno> {
-        bell::with(|bell| {
+        bell::with_wake_fd(|bell| {
             let mut entries = self.without_sockets();
             let mut processed = false;
             for (entry, socket) in entries.iter_mut().zip(&self.sockets) {
@@ -113,7 +113,7 @@ impl PollCall<'_> {
 /// # Errors
 /// `EINTR`; `ENODEV` a socket belongs to a parent; else the errno of the system.
 pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Result<usize, Errno> {
-    let found = |entry: &libc::pollfd| match find(entry.fd) {
+    let found = |entry: &libc::pollfd| match find_socket(entry.fd) {
         Err(Errno::EBADF) => Ok(None),
         socket => socket.map(Some),
     };
@@ -122,7 +122,7 @@ pub(super) fn poll(entries: &mut [libc::pollfd], limit: Option<Duration>) -> Res
     let begun = Instant::now();
     let mut probed = begun;
     loop {
-        let found = call.look()?;
+        let found = call.fill_events()?;
         let elapsed = begun.elapsed();
         let left = limit.map(|limit| limit.saturating_sub(elapsed));
         if found > 0 || left == Some(Duration::ZERO) {

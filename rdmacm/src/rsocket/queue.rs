@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A queue pair and its completion queue.
 #[derive(Debug)]
 pub(super) struct Queue {
-    own: OwnQueuePair,
+    queue_pair: OwnQueuePair,
     /// True: the next completion raises an event, or an event waits on the channel.
     armed: bool,
 }
@@ -39,17 +39,17 @@ impl Queue {
             max_inline_data: sizes.inline,
         };
         let (own, inline) = OwnQueuePair::new(id, queue, memory, (kind, cap))?;
-        Ok((Self { own, armed: false }, inline))
+        Ok((Self { queue_pair: own, armed: false }, inline))
     }
 
     /// The id of the queue pair.
     pub(super) const fn id(&self) -> &Arc<Id> {
-        self.own.id()
+        self.queue_pair.id()
     }
 
     /// The number of the queue pair.
     pub(super) fn number(&self) -> u32 {
-        self.own.pair().number()
+        self.queue_pair.pair().number()
     }
 
     /// Memory by its number, in the order of creation.
@@ -57,30 +57,30 @@ impl Queue {
     /// # Errors
     /// `EFAULT` no such memory.
     pub(super) fn memory(&self, number: usize) -> Result<&Memory, Errno> {
-        self.own.pair().memory(number)
+        self.queue_pair.pair().memory(number)
     }
 
     /// The descriptor that is readable after a completion.
     pub(super) fn fd(&self) -> c_int {
-        self.own.queue().fd()
+        self.queue_pair.queue().fd()
     }
 
     /// Calls `f` with each of the next completions. Returns `false` without any.
     pub(super) fn poll(&self, f: impl FnMut(&ibv_wc)) -> bool {
-        self.own.queue().poll(f)
+        self.queue_pair.queue().poll(f)
     }
 
     /// Arms the queue, so that the next completion makes the descriptor readable.
     pub(super) fn arm(&mut self) {
         if !self.armed {
-            self.own.queue().arm();
+            self.queue_pair.queue().arm();
             self.armed = true;
         }
     }
 
     /// Takes all events off the descriptor.
     pub(super) fn drain_events(&mut self) {
-        while self.own.queue().take_event() {
+        while self.queue_pair.queue().take_event() {
             self.armed = false;
         }
     }
@@ -90,7 +90,7 @@ impl Queue {
     /// # Errors
     /// The errno of the device.
     pub(super) fn receive(&self, name: u64, into: Payload<'_>) -> Result<(), Errno> {
-        self.own.pair().receive(name, into)
+        self.queue_pair.pair().receive(name, into)
     }
 
     /// Posts a send request. Its memory is unchanged until the request completes.
@@ -98,7 +98,7 @@ impl Queue {
     /// # Errors
     /// The errno of the device.
     pub(super) fn send(&self, request: &SendRequest<'_>, from: Payload<'_>) -> Result<(), Errno> {
-        self.own.pair().send(request, from)
+        self.queue_pair.pair().send(request, from)
     }
 }
 

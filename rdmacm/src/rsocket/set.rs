@@ -41,7 +41,7 @@ struct SetState {
 pub(super) static SETS: Numbers<Set> = Numbers::new();
 
 /// The events that poll(2) and epoll(7) have in common.
-const KNOWN: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP) as u32;
+const KNOWN_EVENTS: u32 = (libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP) as u32;
 
 fn find(fd: c_int) -> Result<Arc<Set>, Errno> {
     SETS.find(fd)
@@ -52,7 +52,7 @@ pub(super) fn close(fd: c_int) -> bool {
     if SETS.close_inherited(fd) == Inherited::Closed {
         return true;
     }
-    let Some(set) = SETS.forget(fd) else { return false };
+    let Some(set) = SETS.remove(fd) else { return false };
     let mut state = set.state.lock();
     state.closed = true;
     set.wake_waiters(&mut state);
@@ -98,7 +98,7 @@ impl Set {
             drop(state);
             let entry = |fd, events| libc::pollfd { fd, events, revents: 0 };
             let own = entry(self.fd.as_raw_fd(), libc::POLLIN);
-            let all = members.iter().map(|one| entry(one.fd, (one.events & KNOWN) as i16));
+            let all = members.iter().map(|one| entry(one.fd, (one.events & KNOWN_EVENTS) as i16));
             let mut entries: Vec<_> = all.chain([own]).collect();
             let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
             let found = poll(&mut entries, left);
@@ -115,7 +115,7 @@ impl Set {
             drop(state);
             let found = found?;
             let ready = entries.iter().zip(&members).filter_map(|(entry, member)| {
-                let events = u32::from(entry.revents.cast_unsigned()) & KNOWN;
+                let events = u32::from(entry.revents.cast_unsigned()) & KNOWN_EVENTS;
                 (events != 0).then_some((events, member.data))
             });
             let ready: Vec<_> = ready.take(most).collect();

@@ -30,8 +30,8 @@ pub(super) struct Defaults {
 
 /// The defaults of this process.
 pub(super) fn defaults() -> &'static Defaults {
-    static KNOWN: OnceLock<Defaults> = OnceLock::new();
-    KNOWN.get_or_init(|| read(Path::new(FOLDER)))
+    static DEFAULTS: OnceLock<Defaults> = OnceLock::new();
+    DEFAULTS.get_or_init(|| read(Path::new(FOLDER)))
 }
 
 fn read(folder: &Path) -> Defaults {

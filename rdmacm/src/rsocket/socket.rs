@@ -1,5 +1,5 @@
 //! A stream or datagram socket: its state, and how callers wait.
-//! Entry points lock the socket, call `progress`, and wait by `until`.
+//! Entry points lock the socket, call `progress`, and wait by `wait_until`.
 //!
 //! Any thread enters by an entry point, and the keep-alive thread by `look` and `probe`. The one
 //! lock of a socket covers all fields of its state; ids' and agents' locks come after it.
@@ -102,13 +102,13 @@ pub(super) static SOCKETS: Numbers<Socket> = Numbers::new();
 ///
 /// # Errors
 /// `EBADF` no socket has the descriptor; `ENODEV` the socket belongs to a parent.
-pub(super) fn find(fd: c_int) -> Result<Arc<Socket>, Errno> {
+pub(super) fn find_socket(fd: c_int) -> Result<Arc<Socket>, Errno> {
     SOCKETS.find(fd)
 }
 
 /// Removes a socket from the table; `None`: the socket is gone already.
-pub(super) fn forget(fd: c_int) -> Option<Arc<Socket>> {
-    SOCKETS.forget(fd)
+pub(super) fn remove_socket(fd: c_int) -> Option<Arc<Socket>> {
+    SOCKETS.remove(fd)
 }
 
 impl Socket {
@@ -172,7 +172,7 @@ impl Socket {
     ///
     /// # Errors
     /// `EAGAIN` the caller does not wait; `EINTR`; `EBADF` the socket was closed.
-    pub(super) fn until<'a>(
+    pub(super) fn wait_until<'a>(
         &'a self,
         mut state: MutexGuard<'a, SocketState>,
         at_once: bool,
@@ -205,7 +205,7 @@ impl Socket {
         &'a self,
         mut state: MutexGuard<'a, SocketState>,
     ) -> Result<MutexGuard<'a, SocketState>, Errno> {
-        bell::with(|bell| {
+        bell::with_wake_fd(|bell| {
             if state.prepare_sleep(bell.fd()) {
                 state.finish_sleep(bell.fd());
                 return Ok(state);
@@ -338,7 +338,7 @@ impl SocketState {
         }
         self.send_credits();
         self.wake();
-        if self.stream.as_ref().is_some_and(|stream| stream.life() == StreamState::Broken) {
+        if self.stream.as_ref().is_some_and(|stream| stream.state() == StreamState::Broken) {
             let broken_fd = descriptors::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).ok();
             // Without a free descriptor, the next call reports the error.
             self.broken_fd =
@@ -381,7 +381,7 @@ impl SocketState {
             }
         }
         self.completions = completions;
-        if processed && stream.life() == StreamState::Broken {
+        if processed && stream.state() == StreamState::Broken {
             self.error.get_or_insert(Errno::ECONNRESET);
         }
         processed
@@ -555,7 +555,7 @@ fn handle_message(
 pub(super) fn new_id(space: rdma_port_space) -> Result<(Arc<Id>, Arc<Channel>), Errno> {
     let channel = kernel::channel::new()?;
     let own = Some(Arc::clone(&channel));
-    let id = ids::make(own, null_mut(), space, ids::type_of(space)?)?;
+    let id = ids::create_id(own, null_mut(), space, ids::type_of(space)?)?;
     Ok((id, channel))
 }
 

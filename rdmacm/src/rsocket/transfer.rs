@@ -58,7 +58,7 @@ fn receive_stream(socket: &Socket, bytes: &mut Room<'_>, flags: c_int) -> Result
     let peek = flags & libc::MSG_PEEK != 0;
     while bytes.left() > 0 {
         let at_once = at_once(&state, flags);
-        state = match socket.until(state, at_once, SocketState::has_data) {
+        state = match socket.wait_until(state, at_once, SocketState::has_data) {
             Ok(state) => state,
             Err(_) if bytes.left() < all => return Ok((all - bytes.left()).cast_signed()),
             Err(why) => return Err(why),
@@ -68,7 +68,7 @@ fn receive_stream(socket: &Socket, bytes: &mut Room<'_>, flags: c_int) -> Result
             return Err(now.error.take().unwrap_or(Errno::ENOTCONN));
         };
         if stream.incoming.unread() == 0 {
-            if stream.life() == StreamState::Broken && bytes.left() == all {
+            if stream.state() == StreamState::Broken && bytes.left() == all {
                 return Err(Errno::ECONNRESET);
             }
             break;
@@ -118,7 +118,7 @@ pub(super) struct Received {
     /// The return value.
     pub(super) bytes: isize,
     /// The sender of a datagram.
-    pub(super) from: Option<SocketAddr>,
+    pub(super) sender: Option<SocketAddr>,
     /// True: the datagram was longer than the buffer.
     pub(super) is_truncated: bool,
 }
@@ -139,7 +139,7 @@ pub(super) fn receive(
     if state.datagrams.is_none() {
         drop(state);
         let bytes = receive_stream(socket, bytes, flags)?;
-        return Ok(Received { bytes, from: None, is_truncated: false });
+        return Ok(Received { bytes, sender: None, is_truncated: false });
     }
     let room = bytes.left();
     let datagram = datagrams::receive(socket, state, bytes, flags)?;
@@ -147,7 +147,7 @@ pub(super) fn receive(
     let told = if flags & libc::MSG_TRUNC != 0 { len } else { len.min(room) };
     Ok(Received {
         bytes: told.cast_signed(),
-        from: datagram.map(|(from, _)| from),
+        sender: datagram.map(|(from, _)| from),
         is_truncated: len > room,
     })
 }
@@ -170,7 +170,7 @@ impl Socket {
             return Ok(state);
         }
         let at_once = at_once(&state, flags);
-        let mut state = self.until(state, at_once, SocketState::has_room)?;
+        let mut state = self.wait_until(state, at_once, SocketState::has_room)?;
         match &state.stream {
             Some(stream) if stream.is_writable() => Ok(state),
             Some(_) => Err(Errno::ECONNRESET),

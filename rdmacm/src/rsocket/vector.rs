@@ -12,16 +12,16 @@ use std::ptr::null_mut;
 /// Bytes that are not visited yet.
 #[derive(Debug)]
 struct Pieces {
-    all: Vec<(*mut u8, usize)>,
+    pieces: Vec<(*mut u8, usize)>,
     /// The current piece, and the offset in it.
-    at: usize,
-    within: usize,
+    piece_index: usize,
+    piece_offset: usize,
     left: usize,
 }
 
 impl Pieces {
-    fn one(base: *mut u8, bytes: usize) -> Self {
-        Self { all: vec![(base, bytes)], at: 0, within: 0, left: bytes }
+    fn single(base: *mut u8, bytes: usize) -> Self {
+        Self { pieces: vec![(base, bytes)], piece_index: 0, piece_offset: 0, left: bytes }
     }
 
     /// # Errors
@@ -42,24 +42,24 @@ impl Pieces {
                 .ok_or(Errno::EINVAL)?;
             all.push((piece.iov_base.cast(), piece.iov_len));
         }
-        Ok(Self { all, at: 0, within: 0, left })
+        Ok(Self { pieces: all, piece_index: 0, piece_offset: 0, left })
     }
 
     /// Visits the next `bytes` bytes: each piece, with its offset from the start of the visit.
-    fn each(&mut self, bytes: usize, mut f: impl FnMut(*mut u8, usize, usize)) {
+    fn for_each(&mut self, bytes: usize, mut f: impl FnMut(*mut u8, usize, usize)) {
         let mut done = 0;
         while done < bytes.min(self.left)
-            && let Some(&(base, len)) = self.all.get(self.at)
+            && let Some(&(base, len)) = self.pieces.get(self.piece_index)
         {
-            let some = (len - self.within).min(bytes - done);
+            let some = (len - self.piece_offset).min(bytes - done);
             if some > 0 {
-                f(base.wrapping_add(self.within), done, some);
+                f(base.wrapping_add(self.piece_offset), done, some);
             }
             done += some;
-            self.within += some;
-            if self.within == len {
-                self.at += 1;
-                self.within = 0;
+            self.piece_offset += some;
+            if self.piece_offset == len {
+                self.piece_index += 1;
+                self.piece_offset = 0;
             }
         }
         self.left -= done;
@@ -72,21 +72,21 @@ pub(super) struct Source<'a>(Pieces, PhantomData<&'a u8>);
 
 impl<'a> Source<'a> {
     /// No bytes.
-    pub(super) fn none() -> Self {
-        Self(Pieces::one(null_mut(), 0), PhantomData)
+    pub(super) fn empty() -> Self {
+        Self(Pieces::single(null_mut(), 0), PhantomData)
     }
 
     /// Bytes of this library.
     pub(super) fn of_slice(bytes: &'a [u8]) -> Self {
-        Self(Pieces::one(bytes.as_ptr().cast_mut(), bytes.len()), PhantomData)
+        Self(Pieces::single(bytes.as_ptr().cast_mut(), bytes.len()), PhantomData)
     }
 
     /// Bytes of an application.
     ///
     /// # Safety
     /// `base` has `bytes` readable bytes during `'a`.
-    pub(super) unsafe fn one(base: *const u8, bytes: usize) -> Self {
-        Self(Pieces::one(base.cast_mut(), bytes), PhantomData)
+    pub(super) unsafe fn single(base: *const u8, bytes: usize) -> Self {
+        Self(Pieces::single(base.cast_mut(), bytes), PhantomData)
     }
 
     /// Pieces of an application.
@@ -109,7 +109,7 @@ impl<'a> Source<'a> {
     /// Copies the next bytes, as many as `to` has and the source has left.
     pub(super) fn copy_to(&mut self, to: &mut [u8]) {
         let (at, len) = (to.as_mut_ptr(), to.len());
-        self.0.each(len, |from, behind, some| {
+        self.0.for_each(len, |from, behind, some| {
             // SAFETY: the pieces are readable by the contract of the constructor; `to` has room for
             // `len` bytes.
             unsafe { at.add(behind).copy_from_nonoverlapping(from, some) };
@@ -127,7 +127,7 @@ impl<'a> Source<'a> {
         bytes: usize,
     ) -> Result<(), Errno> {
         let to = memory.pointer(at, bytes)?;
-        self.0.each(bytes, |from, behind, some| {
+        self.0.for_each(bytes, |from, behind, some| {
             // SAFETY: the pieces are readable by the contract of the constructor; the memory has
             // room for `bytes` bytes, and the application has no access to it.
             unsafe { to.add(behind).copy_from_nonoverlapping(from, some) };
@@ -145,8 +145,8 @@ impl Room<'_> {
     ///
     /// # Safety
     /// `base` has `bytes` writable bytes during `'a`.
-    pub(super) unsafe fn one(base: *mut u8, bytes: usize) -> Self {
-        Self(Pieces::one(base, bytes), PhantomData)
+    pub(super) unsafe fn single(base: *mut u8, bytes: usize) -> Self {
+        Self(Pieces::single(base, bytes), PhantomData)
     }
 
     /// Pieces of an application.
@@ -168,7 +168,7 @@ impl Room<'_> {
 
     /// Fills the next bytes, as many as `from` has and the room has left.
     pub(super) fn fill(&mut self, from: &[u8]) {
-        self.0.each(from.len(), |to, behind, some| {
+        self.0.for_each(from.len(), |to, behind, some| {
             // SAFETY: the pieces are writable by the contract of the constructor; `behind` and
             // `some` lie within `from`.
             unsafe { from.as_ptr().add(behind).copy_to_nonoverlapping(to, some) };
@@ -186,7 +186,7 @@ impl Room<'_> {
         bytes: usize,
     ) -> Result<(), Errno> {
         let from = memory.pointer(at, bytes)?;
-        self.0.each(bytes, |to, behind, some| {
+        self.0.for_each(bytes, |to, behind, some| {
             // SAFETY: the pieces are writable by the contract of the constructor; the memory has
             // `bytes` bytes, and the application has no access to it.
             unsafe { from.add(behind).copy_to_nonoverlapping(to, some) };

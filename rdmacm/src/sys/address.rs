@@ -146,11 +146,11 @@ impl GivenAddress {
     /// The address for commands of the kernel that support only IPv4 and IPv6.
     pub(crate) fn as_six(&self) -> libc::sockaddr_in6 {
         libc::sockaddr_in6 {
-            sin6_family: u16::from_ne_bytes(self.at(0)),
-            sin6_port: u16::from_ne_bytes(self.at(2)),
-            sin6_flowinfo: u32::from_ne_bytes(self.at(4)),
-            sin6_addr: libc::in6_addr { s6_addr: self.at(8) },
-            sin6_scope_id: u32::from_ne_bytes(self.at(24)),
+            sin6_family: u16::from_ne_bytes(self.bytes_at(0)),
+            sin6_port: u16::from_ne_bytes(self.bytes_at(2)),
+            sin6_flowinfo: u32::from_ne_bytes(self.bytes_at(4)),
+            sin6_addr: libc::in6_addr { s6_addr: self.bytes_at(8) },
+            sin6_scope_id: u32::from_ne_bytes(self.bytes_at(24)),
         }
     }
 
@@ -170,13 +170,13 @@ impl GivenAddress {
     }
 
     /// `N` bytes at a constant place below 128.
-    fn at<const N: usize>(&self, at: usize) -> [u8; N] {
+    fn bytes_at<const N: usize>(&self, at: usize) -> [u8; N] {
         self.bytes.get(at..).and_then(|bytes| bytes.first_chunk().copied()).unwrap_or([0; N])
     }
 
     /// The address family; 0 for NULL.
     pub(crate) fn family(&self) -> i32 {
-        u16::from_ne_bytes(self.at(0)).into()
+        u16::from_ne_bytes(self.bytes_at(0)).into()
     }
 
     pub(crate) const fn is_null(&self) -> bool {
@@ -190,7 +190,7 @@ impl GivenAddress {
 
     /// The GID of an `AF_IB` address.
     pub(crate) fn infiniband_gid(&self) -> Gid {
-        self.at(8)
+        self.bytes_at(8)
     }
 
     /// The IPv4 or IPv6 address.
@@ -199,14 +199,15 @@ impl GivenAddress {
     /// `EINVAL` NULL, an unsupported family, or too few bytes; `ENODEV` `AF_IB`, which no RoCE port
     /// has.
     pub(crate) fn ip(&self) -> Result<SocketAddr, Errno> {
-        let port = u16::from_be_bytes(self.at(2));
+        let port = u16::from_be_bytes(self.bytes_at(2));
         match (self.len.ok_or(Errno::EINVAL)?, self.family()) {
             (FOUR.., libc::AF_INET) => {
-                Ok(SocketAddrV4::new(Ipv4Addr::from(self.at::<4>(4)), port).into())
+                Ok(SocketAddrV4::new(Ipv4Addr::from(self.bytes_at::<4>(4)), port).into())
             }
             (SIX.., libc::AF_INET6) => {
-                let [flow, scope] = [4, 24].map(|at| u32::from_ne_bytes(self.at(at)));
-                Ok(SocketAddrV6::new(Ipv6Addr::from(self.at::<16>(8)), port, flow, scope).into())
+                let [flow, scope] = [4, 24].map(|at| u32::from_ne_bytes(self.bytes_at(at)));
+                Ok(SocketAddrV6::new(Ipv6Addr::from(self.bytes_at::<16>(8)), port, flow, scope)
+                    .into())
             }
             (SIX.., AF_IB) => Err(Errno::from_raw(libc::ENODEV)),
             _ => Err(Errno::EINVAL),
@@ -216,8 +217,8 @@ impl GivenAddress {
     /// The port in host order, of any family; 0 for an unknown family.
     pub(crate) fn port(&self) -> u16 {
         match self.family() {
-            libc::AF_INET | libc::AF_INET6 => u16::from_be_bytes(self.at(2)),
-            AF_IB => u64::from_be_bytes(self.at(24)) as u16,
+            libc::AF_INET | libc::AF_INET6 => u16::from_be_bytes(self.bytes_at(2)),
+            AF_IB => u64::from_be_bytes(self.bytes_at(24)) as u16,
             _ => 0,
         }
     }

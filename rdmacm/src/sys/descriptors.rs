@@ -133,7 +133,7 @@ pub(crate) fn close_inherited(fd: RawFd) {
 }
 
 /// The result of a call that returns 0.
-fn done(result: libc::c_long) -> Result<(), Errno> {
+fn check_zero(result: libc::c_long) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::last()) }
 }
 
@@ -162,7 +162,7 @@ fn raw(address: &GivenAddress) -> (*const u8, usize) {
 pub(crate) fn udp_bind(socket: &UdpSocket, address: &GivenAddress) -> Result<(), Errno> {
     let (at, len) = raw(address);
     // SAFETY: the address is NULL, or has `len` readable bytes.
-    done(unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), at, len) })
+    check_zero(unsafe { libc::syscall(libc::SYS_bind, socket.as_raw_fd(), at, len) })
 }
 
 /// connect(2), with the address of a program, whose family may be `AF_UNSPEC`.
@@ -172,7 +172,7 @@ pub(crate) fn udp_bind(socket: &UdpSocket, address: &GivenAddress) -> Result<(),
 pub(crate) fn udp_connect(socket: &UdpSocket, address: &GivenAddress) -> Result<(), Errno> {
     let (at, len) = raw(address);
     // SAFETY: the address is NULL, or has `len` readable bytes.
-    done(unsafe { libc::syscall(libc::SYS_connect, socket.as_raw_fd(), at, len) })
+    check_zero(unsafe { libc::syscall(libc::SYS_connect, socket.as_raw_fd(), at, len) })
 }
 
 /// Sends a datagram; `flags` are those of send(2).
@@ -235,7 +235,7 @@ pub(crate) unsafe fn set_option(
     len: libc::socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: by the contract above.
-    done(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, option, value, len) })
+    check_zero(unsafe { libc::syscall(libc::SYS_setsockopt, fd, level, option, value, len) })
 }
 
 /// getsockopt(2) into the value of a program.
@@ -253,5 +253,5 @@ pub(crate) unsafe fn option(
     len: *mut libc::socklen_t,
 ) -> Result<(), Errno> {
     // SAFETY: by the contract above.
-    done(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, option, value, len) })
+    check_zero(unsafe { libc::syscall(libc::SYS_getsockopt, fd, level, option, value, len) })
 }

@@ -41,17 +41,17 @@ impl Tables {
     /// The neighbour on the way from `from` to `to`. `None`: no neighbour is involved, as for a
     /// local or multicast address, or the kernel gives no answer.
     pub(crate) fn next_hop(&self, from: SocketAddr, to: SocketAddr) -> Option<Hop> {
-        parse_route(&self.ask(&route_request(from, to))?, to.ip())
+        parse_route(&self.query(&route_request(from, to))?, to.ip())
     }
 
     /// The state of a neighbour; `None`: the kernel gives no answer.
     pub(crate) fn neighbour_state(&self, hop: &Hop) -> Option<NeighbourState> {
-        parse_neighbour(&self.ask(&neighbour_request(hop))?)
+        parse_neighbour(&self.query(&neighbour_request(hop))?)
     }
 
     /// Sends a request and reads the answer, which the kernel queues before send returns.
-    fn ask(&self, request: &[u8]) -> Option<Vec<u8>> {
-        self.0.ask(request, 4096, false)
+    fn query(&self, request: &[u8]) -> Option<Vec<u8>> {
+        self.0.query(request, 4096, false)
     }
 }
 

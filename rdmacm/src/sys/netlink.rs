@@ -28,7 +28,7 @@ impl Netlink {
 
     /// Sends a request and reads the answer of up to `room` bytes. `waits`: the kernel may answer
     /// after send(2) has returned.
-    pub(crate) fn ask(&self, request: &[u8], room: usize, waits: bool) -> Option<Vec<u8>> {
+    pub(crate) fn query(&self, request: &[u8], room: usize, waits: bool) -> Option<Vec<u8>> {
         let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
         rustix::net::send(&self.0, request, SendFlags::empty()).ok()?;
         let mut answer = vec![0; room];

@@ -16,7 +16,7 @@ use std::mem::MaybeUninit;
 use std::ptr::{NonNull, null_mut};
 
 /// The result of a verb that returns an errno.
-pub(crate) fn done(error: c_int) -> Result<(), Errno> {
+pub(crate) fn check_errno(error: c_int) -> Result<(), Errno> {
     if error == 0 { Ok(()) } else { Err(Errno::from_raw(error)) }
 }
 
@@ -128,7 +128,7 @@ impl Context {
     pub(crate) fn limits(self) -> Result<ibv_device_attr, Errno> {
         let mut attr = ibv_device_attr::zeroed();
         // SAFETY: the context is open; `attr` is writable.
-        done(unsafe { verbs::ibv_query_device(self.as_c(), &raw mut attr) }).map(|()| attr)
+        check_errno(unsafe { verbs::ibv_query_device(self.as_c(), &raw mut attr) }).map(|()| attr)
     }
 
     /// The attributes of a port.
@@ -138,7 +138,8 @@ impl Context {
     pub(crate) fn port(self, number: u8) -> Result<compat_ibv_port_attr, Errno> {
         let mut attr = compat_ibv_port_attr::zeroed();
         // SAFETY: the context is open; `attr` is writable.
-        done(unsafe { verbs::ibv_query_port(self.as_c(), number, &raw mut attr) }).map(|()| attr)
+        check_errno(unsafe { verbs::ibv_query_port(self.as_c(), number, &raw mut attr) })
+            .map(|()| attr)
     }
 
     /// The entries of the device's GID table.
@@ -474,7 +475,7 @@ impl CompletionQueue {
     pub(crate) fn new(context: Context, entries: u32) -> Result<Self, Errno> {
         let channel = Channel::new(context)?;
         descriptors::set_nonblocking(channel.fd())?;
-        Self::with(context, entries, Some(channel))
+        Self::with_channel(context, entries, Some(channel))
     }
 
     /// A queue that is only polled.
@@ -482,10 +483,14 @@ impl CompletionQueue {
     /// # Errors
     /// The errno of the device.
     pub(crate) fn polled(context: Context, entries: u32) -> Result<Self, Errno> {
-        Self::with(context, entries, None)
+        Self::with_channel(context, entries, None)
     }
 
-    fn with(context: Context, entries: u32, channel: Option<Channel>) -> Result<Self, Errno> {
+    fn with_channel(
+        context: Context,
+        entries: u32,
+        channel: Option<Channel>,
+    ) -> Result<Self, Errno> {
         let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
         let at = channel.as_ref().map_or(null_mut(), |channel| channel.0.as_ptr());
         // SAFETY: context and channel are live.
@@ -678,7 +683,9 @@ impl QueuePair {
     /// The errno of the device.
     pub(crate) fn modify(&self, mut attr: ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         // SAFETY: the queue pair is live; `attr` is readable.
-        done(unsafe { verbs::ibv_modify_qp(self.qp.as_ptr(), &raw mut attr, mask.cast_signed()) })
+        check_errno(unsafe {
+            verbs::ibv_modify_qp(self.qp.as_ptr(), &raw mut attr, mask.cast_signed())
+        })
     }
 
     /// Joins a multicast group.
@@ -687,7 +694,7 @@ impl QueuePair {
     /// The errno of the device.
     pub(crate) fn attach(&self, group: ibv_gid) -> Result<(), Errno> {
         // SAFETY: the queue pair is live, and `group` is readable.
-        done(unsafe { verbs::ibv_attach_mcast(self.qp.as_ptr(), &raw const group, 0) })
+        check_errno(unsafe { verbs::ibv_attach_mcast(self.qp.as_ptr(), &raw const group, 0) })
     }
 
     /// Leaves a multicast group.
@@ -696,7 +703,7 @@ impl QueuePair {
     /// `EINVAL` the queue pair is no member.
     pub(crate) fn detach(&self, group: ibv_gid) -> Result<(), Errno> {
         // SAFETY: the queue pair is live, and `group` is readable.
-        done(unsafe { verbs::ibv_detach_mcast(self.qp.as_ptr(), &raw const group, 0) })
+        check_errno(unsafe { verbs::ibv_detach_mcast(self.qp.as_ptr(), &raw const group, 0) })
     }
 
     /// The scatter entry of a payload.
@@ -726,7 +733,7 @@ impl QueuePair {
         let mut bad = null_mut();
         // SAFETY: context and queue pair are live; the request lives during the call; its memory
         // lives longer than the queue pair.
-        done(unsafe {
+        check_errno(unsafe {
             let post = (*self.context.as_c()).ops.post_recv.ok_or(Errno::EOPNOTSUPP)?;
             post(self.qp.as_ptr(), &raw mut request, &raw mut bad)
         })
@@ -764,7 +771,7 @@ impl QueuePair {
         let mut bad = null_mut();
         // SAFETY: context, queue pair and address handle are live; the request and inline bytes
         // live during the call; other memory lives longer than the queue pair.
-        done(unsafe {
+        check_errno(unsafe {
             let post = (*self.context.as_c()).ops.post_send.ok_or(Errno::EOPNOTSUPP)?;
             post(self.qp.as_ptr(), &raw mut request, &raw mut bad)
         })

@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use abi::{ibv_ah_1_0, ibv_ah_attr, ibv_pd_1_0};
 
-use super::{NewShadow, end, made, real};
+use super::{NewShadow, end, non_null, real};
 use crate::verbs::ah;
 use cface::{Errno, verb};
 
@@ -21,7 +21,7 @@ verb! {
         let shadow = NewShadow::new()?;
         // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the caller's `attr`
         // is readable.
-        let real_ah = made(unsafe { ah::create_ah(real(pd), attr) })?;
+        let real_ah = non_null(unsafe { ah::create_ah(real(pd), attr) })?;
         // SAFETY: the PD is live (not NULL), the handle fresh.
         let (context, handle) = unsafe { ((*pd).context, (*real_ah).handle) };
         Ok(shadow.finish(ibv_ah_1_0 { context, pd, handle, real_ah }))

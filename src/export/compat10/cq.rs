@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 
 use abi::{Zeroed, ibv_comp_channel, ibv_context_1_0, ibv_cq, ibv_cq_1_0, ibv_wc};
 
-use super::{NewShadow, end, forward, made, real};
+use super::{NewShadow, end, forward, non_null, real};
 use crate::verbs::cq;
 use cface::{Errno, MinusOne, Ret, verb};
 
@@ -25,7 +25,7 @@ verb! {
         let back = shadow.as_ptr().cast();
         // SAFETY: the context behind the shadow is open, `channel` is NULL or live, and `back`
         // lives as long as the CQ.
-        let real_cq = made(unsafe { cq::create_cq(real(context), cqe, back, channel, comp_vector) })?;
+        let real_cq = non_null(unsafe { cq::create_cq(real(context), cqe, back, channel, comp_vector) })?;
         // SAFETY: fresh.
         let (handle, cqe) = unsafe { ((*real_cq).handle, (*real_cq).cqe) };
         Ok(shadow.finish(ibv_cq_1_0 {

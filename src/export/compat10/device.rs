@@ -9,7 +9,7 @@ use abi::{
     ibv_device_1_0, ibv_device_attr, ibv_gid,
 };
 
-use super::{NewShadow, cq, forward, made, qp, real, srq};
+use super::{NewShadow, cq, forward, non_null, qp, real, srq};
 use crate::front::context::Shadow;
 use crate::verbs::{device, gid, port};
 use cface::{Errno, MinusOne, mem, verb};
@@ -33,7 +33,7 @@ verb! {
     pub(crate) fn get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device_1_0 {
         let mut count = 0;
         // SAFETY: a variable of ours.
-        let list = made(unsafe { device::get_device_list(&raw mut count) });
+        let list = non_null(unsafe { device::get_device_list(&raw mut count) });
         let shadows = match list {
             // SAFETY: an array with as many devices and a NULL behind them.
             Ok(list) => unsafe { shadow_list(list) },
@@ -67,7 +67,7 @@ verb! {
         let shadow = NewShadow::<Shadow>::new()?;
         // SAFETY: `real` gives NULL, which is refused, or the device behind the caller's live
         // shadow.
-        let real_context = made(unsafe { device::open_device(real(device)) })?;
+        let real_context = non_null(unsafe { device::open_device(real(device)) })?;
         let ops = ibv_context_ops_1_0 {
             poll_cq: Some(cq::poll_cq),
             req_notify_cq: Some(cq::req_notify_cq),
@@ -78,7 +78,7 @@ verb! {
         };
         // SAFETY: just opened; NULL would have been refused, so the device is a live shadow.
         let (cmd_fd, async_fd, num_comp_vectors) = unsafe {
-            hold(device);
+            add_reference(device);
             ((*real_context).cmd_fd, (*real_context).async_fd, (*real_context).num_comp_vectors)
         };
         let shadow = shadow.finish(Shadow::new(ibv_context_1_0 {
@@ -102,7 +102,7 @@ verb! {
         let result = unsafe { device::close_device(real(context)) };
         if result == 0 {
             // SAFETY: NULL would have been refused; the reference that open_device took.
-            unsafe { put((*context).device) };
+            unsafe { drop_reference((*context).device) };
             // SAFETY: the shadow that open_device allocated; the real context is gone.
             unsafe { mem::free(context.cast()) };
         }
@@ -177,7 +177,7 @@ unsafe fn free_shadow_list(list: *mut *mut ibv_device_1_0) {
     // SAFETY: the array ends with NULL, which is not passed; each element has one reference.
     unsafe {
         while !(*next).is_null() {
-            put(*next);
+            drop_reference(*next);
             next = next.add(1);
         }
         let start: *mut RealArray = list.sub(1).cast();
@@ -190,7 +190,7 @@ unsafe fn free_shadow_list(list: *mut *mut ibv_device_1_0) {
 ///
 /// # Safety
 /// `device` is a live shadow.
-unsafe fn hold(device: *mut ibv_device_1_0) {
+unsafe fn add_reference(device: *mut ibv_device_1_0) {
     // SAFETY: every shadow device starts a Counted. Relaxed: the caller has a reference already.
     unsafe { (*device.cast::<ShadowDevice>()).references.fetch_add(1, Ordering::Relaxed) };
 }
@@ -199,7 +199,7 @@ unsafe fn hold(device: *mut ibv_device_1_0) {
 ///
 /// # Safety
 /// `device` is a live shadow of which the caller owns a reference.
-unsafe fn put(device: *mut ibv_device_1_0) {
+unsafe fn drop_reference(device: *mut ibv_device_1_0) {
     // SAFETY: every shadow device starts a Counted. Release pairs with the acquire below.
     let before =
         unsafe { (*device.cast::<ShadowDevice>()).references.fetch_sub(1, Ordering::Release) };

@@ -110,7 +110,7 @@ impl<T> Drop for NewShadow<T> {
 }
 
 /// The result of a current creating function; for NULL, errno is set.
-fn made<T>(real: *mut T) -> Result<*mut T, Errno> {
+fn non_null<T>(real: *mut T) -> Result<*mut T, Errno> {
     if real.is_null() { Err(Errno::last()) } else { Ok(real) }
 }
 

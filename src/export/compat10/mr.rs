@@ -5,7 +5,7 @@ use core::ffi::{c_int, c_void};
 
 use abi::{ibv_mr_1_0, ibv_pd_1_0};
 
-use super::{NewShadow, end, made, real};
+use super::{NewShadow, end, non_null, real};
 use crate::verbs::mr;
 use cface::{Errno, verb};
 
@@ -26,7 +26,7 @@ verb! {
         let shadow = NewShadow::new()?;
         // SAFETY: `real` gives the live PD behind the caller's (not NULL); the caller keeps the
         // memory mapped.
-        let real_mr = made(unsafe { mr::reg_mr(real(pd), addr, length, access) })?;
+        let real_mr = non_null(unsafe { mr::reg_mr(real(pd), addr, length, access) })?;
         // SAFETY: the PD is live (not NULL), the region fresh.
         let (context, mr) = unsafe { ((*pd).context, &*real_mr) };
         let (handle, lkey, rkey) = (mr.handle, mr.lkey, mr.rkey);

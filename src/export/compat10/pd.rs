@@ -5,7 +5,7 @@ use core::ffi::c_int;
 
 use abi::{ibv_context_1_0, ibv_pd_1_0};
 
-use super::{NewShadow, end, made, real};
+use super::{NewShadow, end, non_null, real};
 use crate::verbs::pd;
 use cface::verb;
 
@@ -18,7 +18,7 @@ verb! {
         let shadow = NewShadow::new()?;
         // SAFETY: `real` gives NULL, which is refused, or the context behind the shadow, which is
         // open as long as that.
-        let real_pd = made(unsafe { pd::alloc(real(context)) })?;
+        let real_pd = non_null(unsafe { pd::alloc(real(context)) })?;
         // SAFETY: fresh.
         let handle = unsafe { (*real_pd).handle };
         Ok(shadow.finish(ibv_pd_1_0 { context, handle, real_pd }))

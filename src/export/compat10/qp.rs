@@ -12,7 +12,7 @@ use abi::{
     ibv_qp_init_attr_1_0, ibv_recv_wr_1_0, ibv_send_wr_1_0,
 };
 
-use super::{NewShadow, cq, end, forward, made, post, real, srq};
+use super::{NewShadow, cq, end, forward, non_null, post, real, srq};
 use crate::verbs::qp;
 use cface::{Errno, verb};
 
@@ -45,7 +45,7 @@ verb! {
         };
         // SAFETY: `real` gives the live PD behind the caller's; `todays` is ours and names real
         // objects.
-        let real_qp = made(unsafe { qp::create_qp(real(pd), &raw mut todays) })?;
+        let real_qp = non_null(unsafe { qp::create_qp(real(pd), &raw mut todays) })?;
         // SAFETY: writable by the contract above, for the provider's actual values. The PD is live,
         // the QP new.
         let (context, handle, qp_num, state) = unsafe {

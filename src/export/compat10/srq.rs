@@ -7,7 +7,7 @@ use abi::{
     Zeroed, ibv_pd_1_0, ibv_recv_wr_1_0, ibv_srq, ibv_srq_1_0, ibv_srq_attr, ibv_srq_init_attr,
 };
 
-use super::{NewShadow, end, forward, made, post, real};
+use super::{NewShadow, end, forward, non_null, post, real};
 use crate::verbs::srq;
 use cface::{Errno, verb};
 
@@ -27,7 +27,7 @@ verb! {
         todays.srq_context = shadow.as_ptr().cast();
         // SAFETY: `real` gives the live PD behind the caller's (not NULL), and the attributes are a
         // copy of ours.
-        let real_srq = made(unsafe { srq::create_srq(real(pd), &raw mut todays) })?;
+        let real_srq = non_null(unsafe { srq::create_srq(real(pd), &raw mut todays) })?;
         // SAFETY: writable by the contract above, for the provider's actual values. The PD is live,
         // the SRQ new.
         let (context, handle) = unsafe {

@@ -147,7 +147,7 @@ impl<'a> Command<'a> {
     }
 
     /// Memory for the kernel to write; always by address.
-    pub(crate) fn out(&mut self, id: u16, memory: OutputBytes<'a>) -> Attr {
+    pub(crate) fn output(&mut self, id: u16, memory: OutputBytes<'a>) -> Attr {
         self.push(id, memory.len(), memory.address())
     }
 
@@ -442,7 +442,7 @@ mod tests {
         command.object_in(7, 9);
         assert!(command.fd_in(8, -1).is_none());
         command.u32_in(9, 0x1234);
-        let last = command.out(10, OutputBytes::of(&mut response));
+        let last = command.output(10, OutputBytes::of(&mut response));
         command.optional(last);
         let (hdr, attrs) = sent(&mut command);
         assert_eq!((hdr.length, hdr.object_id, hdr.method_id, hdr.num_attrs), (72, 3, 1, 3));

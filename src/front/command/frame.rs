@@ -21,7 +21,7 @@ impl<'a> Driver<'a> {
     /// # Safety
     /// `cmd` is readable for `cmd_size` bytes and `resp` writable for `resp_size` bytes until `'a`
     /// ends, the latter by nobody else.
-    pub(crate) unsafe fn behind<C, R>(
+    pub(crate) unsafe fn after_core<C, R>(
         cmd: *const C,
         cmd_size: usize,
         resp: *mut R,
@@ -72,7 +72,7 @@ impl<'a, C, R> Frame<'a, C, R> {
     /// `EINVAL` when one of the structures is missing or too short.
     ///
     /// # Safety
-    /// As for [`Driver::behind`], and both may be written.
+    /// As for [`Driver::after_core`], and both may be written.
     pub(crate) unsafe fn new(
         cmd: *mut C,
         cmd_size: usize,
@@ -88,7 +88,7 @@ impl<'a, C, R> Frame<'a, C, R> {
             return Err(Errno::EINVAL);
         };
         // SAFETY: behind the referenced structures, by the same contract.
-        let driver = unsafe { Driver::behind(cmd, cmd_size, resp, resp_size) };
+        let driver = unsafe { Driver::after_core(cmd, cmd_size, resp, resp_size) };
         Ok(Self { cmd: cmd_ref, resp: resp_ref, driver })
     }
 }
@@ -123,14 +123,14 @@ mod tests {
         let (cmd, mut resp) = ([1_u32, 2, 3, 4], [5_u32, 6]);
         // SAFETY: sizes of the arrays.
         let driver =
-            unsafe { Driver::behind(cmd.as_ptr().cast::<u64>(), 16, resp.as_mut_ptr(), 8) };
+            unsafe { Driver::after_core(cmd.as_ptr().cast::<u64>(), 16, resp.as_mut_ptr(), 8) };
         assert_eq!(
             (driver.request.len(), driver.request.inline()),
             (8, InputBytes::slice(&cmd[2..]).inline())
         );
         assert_eq!(driver.response.len(), 4);
         // SAFETY: sizes of the arrays.
-        let none = unsafe { Driver::behind(cmd.as_ptr(), 4, resp.as_mut_ptr(), 0) };
+        let none = unsafe { Driver::after_core(cmd.as_ptr(), 4, resp.as_mut_ptr(), 0) };
         assert!(none.request.is_empty() && none.response.is_empty());
     }
 

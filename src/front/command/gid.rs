@@ -35,7 +35,7 @@ pub(crate) fn entry(
     command.u64_in(UVERBS_ATTR_QUERY_GID_ENTRY_PORT, port.into());
     command.u64_in(UVERBS_ATTR_QUERY_GID_ENTRY_GID_INDEX, index.into());
     command.u32_in(UVERBS_ATTR_QUERY_GID_ENTRY_FLAGS, flags);
-    command.out(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, OutputBytes::of(&mut found));
+    command.output(UVERBS_ATTR_QUERY_GID_ENTRY_RESP_ENTRY, OutputBytes::of(&mut found));
     // Both queries remember a refusal in the slot of an operation that is no ioctl itself.
     match command.run_or_fall_back(context, Op::async_event)? {
         IoctlOutcome::Done => Ok(Some(public(&found))),
@@ -58,8 +58,8 @@ pub(crate) fn table(
     let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_GID_TABLE);
     command.u64_in(UVERBS_ATTR_QUERY_GID_TABLE_ENTRY_SIZE, size_of::<ib_uverbs_gid_entry>() as u64);
     command.u32_in(UVERBS_ATTR_QUERY_GID_TABLE_FLAGS, flags);
-    command.out(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, OutputBytes::slice(&mut found));
-    command.out(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, OutputBytes::of(&mut count));
+    command.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_ENTRIES, OutputBytes::slice(&mut found));
+    command.output(UVERBS_ATTR_QUERY_GID_TABLE_RESP_NUM_ENTRIES, OutputBytes::of(&mut count));
     match command.run_or_fall_back(context, Op::async_event)? {
         IoctlOutcome::Done => {
             let count = usize::try_from(count).unwrap_or(usize::MAX);

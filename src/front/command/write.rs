@@ -92,7 +92,7 @@ impl<'a> Write<'a> {
             command.bytes_in(UVERBS_ATTR_CORE_IN, InputBytes::slice(&core));
         }
         if !self.response.is_empty() {
-            command.out(UVERBS_ATTR_CORE_OUT, self.response.reborrow());
+            command.output(UVERBS_ATTR_CORE_OUT, self.response.reborrow());
         }
         command.with_driver(self.driver.reborrow()).run(context)
     }

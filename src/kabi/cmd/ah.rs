@@ -57,7 +57,7 @@ verb! {
         request.attr.grh.dgid = attr.grh.dgid.bytes();
         // SAFETY: at least as long as the structure (checked), and the rest is behind it.
         let (response, driver) = unsafe {
-            (&mut *resp, Driver::behind(core::ptr::null::<u8>(), 0, resp, resp_size))
+            (&mut *resp, Driver::after_core(core::ptr::null::<u8>(), 0, resp, resp_size))
         };
         Write::new(Number::Plain(IB_USER_VERBS_CMD_CREATE_AH), InputBytes::of(&request))
             .response(OutputBytes::of(&mut *response))

@@ -195,9 +195,9 @@ verb! {
             unsafe { (super::context_of(context)?, caps.as_mut().ok_or(Errno::EINVAL)?) };
         let mut operations = 0_u32;
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_COMP_CNTR_CAPS);
-        command.out(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS, OutputBytes::of(&mut caps.max_counters));
-        command.out(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, OutputBytes::of(&mut caps.max_value));
-        command.out(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS, OutputBytes::of(&mut operations));
+        command.output(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_COUNTERS, OutputBytes::of(&mut caps.max_counters));
+        command.output(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_MAX_VALUE, OutputBytes::of(&mut caps.max_value));
+        command.output(UVERBS_ATTR_QUERY_COMP_CNTR_CAPS_SUPPORTED_QP_ATTACH_OPS, OutputBytes::of(&mut operations));
         command.run(context)?;
         caps.supported_qp_attach_ops = operations & KNOWN_OPERATIONS;
         Ok(Status::DONE)
@@ -243,7 +243,7 @@ unsafe fn read_entry(
     let mut command = Command::new(UVERBS_OBJECT_COMP_CNTR, UVERBS_METHOD_COMP_CNTR_READ);
     command.object_in(UVERBS_ATTR_READ_COMP_CNTR_HANDLE, handle);
     command.u64_in(UVERBS_ATTR_READ_COMP_CNTR_ENTRY, entry.into());
-    command.out(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, OutputBytes::of(value));
+    command.output(UVERBS_ATTR_READ_COMP_CNTR_RESP_VALUE, OutputBytes::of(value));
     command.run(context)?;
     Ok(Status::DONE)
 }

@@ -44,7 +44,7 @@ verb! {
         // SAFETY: the provider is opening `context`, so it is live; `cmd` and `resp` are as long as
         // their sizes say.
         let (context, driver) = unsafe {
-            (of_verbs(context, 34)?, Driver::behind(cmd, cmd_size, resp, resp_size))
+            (of_verbs(context, 34)?, Driver::after_core(cmd, cmd_size, resp, resp_size))
         };
         get_context_common(context, driver, InputBytes::NONE)
     }
@@ -69,7 +69,7 @@ verb! {
         // SAFETY: the provider is opening `context`; `cmd` and `resp` have their sizes, `fd_arr` is
         // NULL or readable.
         let (context, driver, fds) = unsafe {
-            (of_verbs(context, PABI)?, Driver::behind(cmd, cmd_size, resp, resp_size), fd_arr.as_ref())
+            (of_verbs(context, PABI)?, Driver::after_core(cmd, cmd_size, resp, resp_size), fd_arr.as_ref())
         };
         let fds = fds.map_or(InputBytes::NONE, |fds| {
             // No overflow: 2^32 descriptors of 4 bytes fit a usize.
@@ -94,8 +94,8 @@ verb! {
         let mut facts = ContextInfo::default();
         let mut command =
             Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_CONTEXT).with_chain(chain);
-        command.out(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
-        command.out(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
+        command.output(UVERBS_ATTR_QUERY_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
+        command.output(UVERBS_ATTR_QUERY_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
         command.run(context)?;
         facts.store(context);
         Ok(Status::DONE)
@@ -119,8 +119,9 @@ fn get_context_common(
     let mut facts = ContextInfo::default();
     let mut command =
         Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_GET_CONTEXT).with_driver(driver);
-    command.out(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
-    command.out(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
+    command
+        .output(UVERBS_ATTR_GET_CONTEXT_NUM_COMP_VECTORS, OutputBytes::of(&mut facts.comp_vectors));
+    command.output(UVERBS_ATTR_GET_CONTEXT_CORE_SUPPORT, OutputBytes::of(&mut facts.core_support));
     if !fds.is_empty() {
         command.bytes_in(UVERBS_ATTR_GET_CONTEXT_FD_ARR, fds);
     }

@@ -90,7 +90,7 @@ verb! {
         let mut command =
             Command::new(UVERBS_OBJECT_COUNTERS, UVERBS_METHOD_COUNTERS_READ).with_chain(chain);
         command.object_in(UVERBS_ATTR_READ_COUNTERS_HANDLE, handle);
-        command.out(UVERBS_ATTR_READ_COUNTERS_BUFF, values);
+        command.output(UVERBS_ATTR_READ_COUNTERS_BUFF, values);
         command.u32_in(UVERBS_ATTR_READ_COUNTERS_FLAGS, flags);
         command.run(context)?;
         Ok(Status::DONE)

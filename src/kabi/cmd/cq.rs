@@ -74,7 +74,7 @@ verb! {
         // SAFETY: context and channel are live or NULL, `cq` is there to be filled, `cmd` and
         // `resp` have their sizes.
         unsafe {
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create(context, wish, None, cq, driver, Chain::NONE)
         }
     }
@@ -100,7 +100,7 @@ verb! {
         // SAFETY: as for `create_cq`: live objects, a CQ to fill, sizes that are true; `cq_attr` is
         // readable.
         unsafe {
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create(context, CqRequest::new(cq_attr, cmd_flags)?, None, cq.cast(), driver, Chain::NONE)
         }
     }
@@ -128,7 +128,7 @@ verb! {
         // SAFETY: as for `create_cq_ex_34`; `prov_attr` is NULL or the provider's, which leaves it
         // alone meanwhile.
         unsafe {
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, prov_attr.as_ref(), cq.cast(), driver, Chain::NONE)
         }
@@ -156,7 +156,7 @@ verb! {
         // SAFETY: as for `create_cq_ex_34`; `driver` is NULL or the provider's chain of command
         // buffers.
         unsafe {
-            let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let uhw = Driver::after_core(cmd, cmd_size, resp, resp_size);
             let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, None, cq.cast(), uhw, Chain::new(driver))
         }
@@ -185,7 +185,7 @@ verb! {
         // SAFETY: as for `create_cq_ex`; `driver` is NULL or the provider's chain of command
         // buffers.
         unsafe {
-            let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let uhw = Driver::after_core(cmd, cmd_size, resp, resp_size);
             let wish = CqRequest::new(cq_attr, cmd_flags)?;
             create(context, wish, prov_attr.as_ref(), cq.cast(), uhw, Chain::new(driver))
         }
@@ -204,7 +204,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_cq_resp::zeroed();
         let mut response = ib_uverbs_destroy_cq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_CQ, UVERBS_METHOD_CQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_CQ_RESP, OutputBytes::of(&mut reported));
+        command.output(UVERBS_ATTR_DESTROY_CQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_CQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_cq) {
             Ok(IoctlOutcome::Done) => {
@@ -373,7 +373,7 @@ unsafe fn create(
         .with_driver(driver)
         .with_chain(chain);
     let handle = command.object_out(UVERBS_ATTR_CREATE_CQ_HANDLE);
-    command.out(UVERBS_ATTR_CREATE_CQ_RESP_CQE, OutputBytes::of(&mut cqe));
+    command.output(UVERBS_ATTR_CREATE_CQ_RESP_CQE, OutputBytes::of(&mut cqe));
     command.u32_in(UVERBS_ATTR_CREATE_CQ_CQE, wish.cqe);
     command.u64_in(UVERBS_ATTR_CREATE_CQ_USER_HANDLE, user_handle);
     if let Some(channel) = channel {

@@ -53,7 +53,7 @@ verb! {
         let mut response = ib_uverbs_query_port_resp_ex::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_PORT_NUM, port_num.into());
-        command.out(UVERBS_ATTR_QUERY_PORT_RESP, OutputBytes::of(&mut response));
+        command.output(UVERBS_ATTR_QUERY_PORT_RESP, OutputBytes::of(&mut response));
         match command.run_or_fall_back(context, Op::query_port)? {
             IoctlOutcome::Done => {
                 // SAFETY: the caller's memory; `active_speed_ex` is only there since rdma-core 49.
@@ -119,7 +119,7 @@ verb! {
         let (context, speed) = unsafe { (super::context_of(context)?, speed.as_mut().ok_or(Errno::EINVAL)?) };
         let mut command = Command::new(UVERBS_OBJECT_DEVICE, UVERBS_METHOD_QUERY_PORT_SPEED);
         command.u64_in(UVERBS_ATTR_QUERY_PORT_SPEED_PORT_NUM, port_num.into());
-        command.out(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, OutputBytes::of(speed));
+        command.output(UVERBS_ATTR_QUERY_PORT_SPEED_RESP, OutputBytes::of(speed));
         command.run(context)?;
         Ok(Status::DONE)
     }
@@ -200,7 +200,7 @@ impl Response<'_> {
         unsafe {
             let size = resp_size.read();
             let core = size.min(size_of::<ib_uverbs_ex_query_device_resp>());
-            let driver = Driver::behind(core::ptr::null::<u8>(), 0, resp, size).response;
+            let driver = Driver::after_core(core::ptr::null::<u8>(), 0, resp, size).response;
             Self { core: OutputBytes::raw(resp.cast(), core), driver, used: resp_size }
         }
     }

@@ -99,8 +99,8 @@ verb! {
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_DM_MR_REG).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_REG_DM_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
+        command.output(UVERBS_ATTR_REG_DM_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.output(UVERBS_ATTR_REG_DM_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_DM_MR_PD_HANDLE, pd_handle);
         command.object_in(UVERBS_ATTR_REG_DM_MR_DM_HANDLE, dm_handle);
         command.u64_in(UVERBS_ATTR_REG_DM_MR_OFFSET, offset);

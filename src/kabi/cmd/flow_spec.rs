@@ -56,12 +56,12 @@ pub(super) fn convert(
         IBV_FLOW_SPEC_MPLS => fixed(spec, 8, 4),
         IBV_FLOW_SPEC_IPV4_EXT => {
             // The kernel tells the two forms of IPv4 apart by their size.
-            let body = growing(spec, Filter { known: 12, kernel: 12 })?;
+            let body = growing(spec, Filter { member_bytes: 12, kernel: 12 })?;
             append(kernel, IBV_FLOW_SPEC_IPV4 | inner, &body);
             return Ok(());
         }
-        IBV_FLOW_SPEC_IPV6 => Some(growing(spec, Filter { known: 39, kernel: 40 })?),
-        IBV_FLOW_SPEC_VXLAN_TUNNEL => Some(growing(spec, Filter { known: 4, kernel: 4 })?),
+        IBV_FLOW_SPEC_IPV6 => Some(growing(spec, Filter { member_bytes: 39, kernel: 40 })?),
+        IBV_FLOW_SPEC_VXLAN_TUNNEL => Some(growing(spec, Filter { member_bytes: 4, kernel: 4 })?),
         IBV_FLOW_SPEC_ACTION_TAG => spec.get(8..12).map(|tag| [tag, &[0; 4]].concat()),
         IBV_FLOW_SPEC_ACTION_DROP => Some(Vec::new()),
         IBV_FLOW_SPEC_ACTION_HANDLE => {
@@ -95,7 +95,7 @@ fn fixed(spec: &[u8], offset: usize, len: usize) -> Option<Vec<u8>> {
 #[derive(Clone, Copy, Debug)]
 struct Filter {
     /// Bytes of its members, without padding at the end.
-    known: usize,
+    member_bytes: usize,
     /// Bytes of the kernel's form.
     kernel: usize,
 }
@@ -108,7 +108,7 @@ fn growing(spec: &[u8], filter: Filter) -> Result<Vec<u8>, Errno> {
     let (value, mask) = both.split_at(len);
     let mask = mask.get(..len).unwrap_or_default();
     let (Some(value), Some((mask, unknown))) =
-        (value.get(..filter.known), mask.split_at_checked(filter.known))
+        (value.get(..filter.member_bytes), mask.split_at_checked(filter.member_bytes))
     else {
         return Err(set(Errno::EINVAL));
     };

@@ -211,9 +211,9 @@ verb! {
         let mut length = 0_u64;
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_QUERY_MR);
         command.object_in(UVERBS_ATTR_QUERY_MR_HANDLE, mr_handle);
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
-        command.out(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, OutputBytes::of(&mut length));
+        command.output(UVERBS_ATTR_QUERY_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.output(UVERBS_ATTR_QUERY_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
+        command.output(UVERBS_ATTR_QUERY_MR_RESP_LENGTH, OutputBytes::of(&mut length));
         command.run(context)?;
         // SAFETY: the provider's to fill, per the contract above.
         unsafe {
@@ -261,8 +261,8 @@ verb! {
         let (mut lkey, mut rkey) = (0_u32, 0_u32);
         let mut command = Command::new(UVERBS_OBJECT_MR, UVERBS_METHOD_REG_DMABUF_MR).with_chain(chain);
         let handle = command.object_out(UVERBS_ATTR_REG_DMABUF_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
+        command.output(UVERBS_ATTR_REG_DMABUF_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.output(UVERBS_ATTR_REG_DMABUF_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_DMABUF_MR_PD_HANDLE, pd_handle);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_OFFSET, offset);
         command.u64_in(UVERBS_ATTR_REG_DMABUF_MR_LENGTH, length as u64);
@@ -315,8 +315,8 @@ verb! {
         }
         command.u64_in(UVERBS_ATTR_REG_MR_IOVA, wish.iova);
         let handle = command.object_out(UVERBS_ATTR_REG_MR_HANDLE);
-        command.out(UVERBS_ATTR_REG_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
-        command.out(UVERBS_ATTR_REG_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
+        command.output(UVERBS_ATTR_REG_MR_RESP_LKEY, OutputBytes::of(&mut lkey));
+        command.output(UVERBS_ATTR_REG_MR_RESP_RKEY, OutputBytes::of(&mut rkey));
         command.object_in(UVERBS_ATTR_REG_MR_PD_HANDLE, pd_handle);
         command.u64_in(UVERBS_ATTR_REG_MR_LENGTH, wish.length);
         command.u32_in(UVERBS_ATTR_REG_MR_ACCESS_FLAGS, wish.access.cast_unsigned());

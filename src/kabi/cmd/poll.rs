@@ -29,15 +29,15 @@ verb! {
         let (context, handle) = unsafe { (super::context_of((*cq).context)?, (*cq).handle) };
         let room = usize::try_from(ne).map_err(|_| Errno::EINVAL)?;
         let mut response = Vec::new();
-        response.try_reserve_exact(HEAD + EACH * room).map_err(|_| Errno::ENOMEM)?;
-        response.resize(HEAD + EACH * room, 0_u64);
+        response.try_reserve_exact(HEAD + WORDS_PER_WC * room).map_err(|_| Errno::ENOMEM)?;
+        response.resize(HEAD + WORDS_PER_WC * room, 0_u64);
         let request = ib_uverbs_poll_cq { response: 0, cq_handle: handle, ne: ne.cast_unsigned() };
         Write::new(Number::Plain(IB_USER_VERBS_CMD_POLL_CQ), InputBytes::of(&request))
             .response(OutputBytes::slice(&mut response))
             .run(context)?;
         let head: ib_uverbs_poll_cq_resp = copy_of(&response).ok_or(Errno::EIO)?;
         let count = (head.count as usize).min(room);
-        let completions = response.get(HEAD..).unwrap_or_default().chunks_exact(EACH);
+        let completions = response.get(HEAD..).unwrap_or_default().chunks_exact(WORDS_PER_WC);
         for (at, from) in completions.take(count).filter_map(copy_of::<ib_uverbs_wc>).enumerate() {
             // SAFETY: less than `ne`, for which there is room.
             unsafe { store(&from, wc.add(at)) };
@@ -66,7 +66,7 @@ verb! {
 
 /// Words of the response: a head, then the completions.
 const HEAD: usize = size_of::<ib_uverbs_poll_cq_resp>() / size_of::<u64>();
-const EACH: usize = size_of::<ib_uverbs_wc>() / size_of::<u64>();
+const WORDS_PER_WC: usize = size_of::<ib_uverbs_wc>() / size_of::<u64>();
 
 /// # Safety
 /// `to` can be written.

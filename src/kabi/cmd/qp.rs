@@ -75,7 +75,7 @@ verb! {
         // SAFETY: the PD's context is live, `qp` and `attr` are there to be filled, `cmd` and
         // `resp` have their sizes.
         unsafe {
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create(raw_context, qp, None, &mut wish, driver, Chain::NONE)?;
             (*attr).cap = wish.cap;
         }
@@ -105,7 +105,7 @@ verb! {
         unsafe {
             let wish = attr_ex.as_mut().ok_or(Errno::EINVAL)?;
             only_members(wish, PLAIN_MEMBERS)?;
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create(context, qp.cast(), Some(qp), wish, driver, Chain::NONE)?;
         }
         Ok(Status::DONE)
@@ -130,7 +130,7 @@ verb! {
         // SAFETY: as for `create_qp_ex`: live objects, a QP to fill, and memory as long as the
         // sizes.
         unsafe {
-            let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let uhw = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::NONE)
         }
     }
@@ -155,7 +155,7 @@ verb! {
         // SAFETY: as for `create_qp_ex`; `driver` is NULL or the provider's chain of command
         // buffers.
         unsafe {
-            let uhw = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let uhw = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create_extended(context, qp, attr, uhw, Chain::new(driver))
         }
     }
@@ -247,7 +247,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_qp_resp::zeroed();
         let mut response = ib_uverbs_destroy_qp_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_QP, UVERBS_METHOD_QP_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_QP_RESP, OutputBytes::of(&mut reported));
+        command.output(UVERBS_ATTR_DESTROY_QP_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_QP_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_qp) {
             Ok(IoctlOutcome::Done) => {

@@ -240,8 +240,8 @@ fn command(
     if let Some(srq) = parts.srq {
         command.object_in(UVERBS_ATTR_CREATE_QP_SRQ_HANDLE, srq);
     }
-    command.out(UVERBS_ATTR_CREATE_QP_RESP_CAP, OutputBytes::of(&mut cap));
-    command.out(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, OutputBytes::of(&mut qp_num));
+    command.output(UVERBS_ATTR_CREATE_QP_RESP_CAP, OutputBytes::of(&mut cap));
+    command.output(UVERBS_ATTR_CREATE_QP_RESP_QP_NUM, OutputBytes::of(&mut qp_num));
 
     match command.run_or_fall_back(context, Op::create_qp)? {
         IoctlOutcome::Done => {

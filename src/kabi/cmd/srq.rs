@@ -71,7 +71,7 @@ verb! {
             wish.attr = (*attr).attr;
             wish.comp_mask = IBV_SRQ_INIT_ATTR_PD;
             wish.pd = pd;
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create((*pd).context, srq, None, &mut wish, driver)?;
             (*attr).attr = wish.attr;
         }
@@ -107,7 +107,7 @@ verb! {
         // SAFETY: what `wish` names is live; `srq` is there to be filled, `cmd` and `resp` are as
         // long as their sizes.
         unsafe {
-            let driver = Driver::behind(cmd, cmd_size, resp, resp_size);
+            let driver = Driver::after_core(cmd, cmd_size, resp, resp_size);
             create(context, &raw mut (*srq).srq, Some(srq), wish, driver)?;
         }
         Ok(Status::DONE)
@@ -126,7 +126,7 @@ verb! {
         let mut reported = ib_uverbs_destroy_srq_resp::zeroed();
         let mut response = ib_uverbs_destroy_srq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_SRQ, UVERBS_METHOD_SRQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_SRQ_RESP, OutputBytes::of(&mut reported));
+        command.output(UVERBS_ATTR_DESTROY_SRQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_SRQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_srq) {
             Ok(IoctlOutcome::Done) => {
@@ -228,7 +228,7 @@ verb! {
 /// Handles that an SRQ is created with.
 #[derive(Clone, Copy, Debug)]
 struct SrqObjects {
-    kind: u32,
+    srq_type: u32,
     pd: u32,
     xrcd: u32,
     cq: u32,
@@ -247,7 +247,7 @@ impl SrqObjects {
         // SAFETY: there is a live PD in each case: `create_srq` sets it, `create_srq_ex` checks the
         // mask for it.
         let pd = unsafe { (*wish.pd).handle };
-        let mut parts = Self { kind, pd, xrcd: 0, cq: 0, max_num_tags: 0 };
+        let mut parts = Self { srq_type: kind, pd, xrcd: 0, cq: 0, max_num_tags: 0 };
         match kind {
             IBV_SRQT_XRC => {
                 if !has(IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ) {
@@ -305,8 +305,8 @@ unsafe fn create(
     if let (Some(extended), Some(srq_num)) = (extended, created.srq_num) {
         // SAFETY: the same object as `srq`, which its provider made a `verbs_srq` and lets us fill.
         unsafe {
-            (*extended).srq_type = parts.kind;
-            if parts.kind == IBV_SRQT_XRC {
+            (*extended).srq_type = parts.srq_type;
+            if parts.srq_type == IBV_SRQT_XRC {
                 (*extended).srq_num = srq_num;
                 (*extended).xrcd = wish.xrcd.cast();
             }
@@ -340,11 +340,11 @@ fn command(
     if is_imported(context) {
         command.require_ioctl();
     }
-    match parts.kind {
+    match parts.srq_type {
         IBV_SRQT_XRC => {
             command.object_in(UVERBS_ATTR_CREATE_SRQ_XRCD_HANDLE, parts.xrcd);
             command.object_in(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, parts.cq);
-            command.out(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, OutputBytes::of(&mut srq_num));
+            command.output(UVERBS_ATTR_CREATE_SRQ_RESP_SRQ_NUM, OutputBytes::of(&mut srq_num));
         }
         IBV_SRQT_TM => {
             command.object_in(UVERBS_ATTR_CREATE_SRQ_CQ_HANDLE, parts.cq);
@@ -353,21 +353,21 @@ fn command(
         _ => {}
     }
     let handle = command.object_out(UVERBS_ATTR_CREATE_SRQ_HANDLE);
-    command.u64_in(UVERBS_ATTR_CREATE_SRQ_TYPE, parts.kind.into());
+    command.u64_in(UVERBS_ATTR_CREATE_SRQ_TYPE, parts.srq_type.into());
     command.u64_in(UVERBS_ATTR_CREATE_SRQ_USER_HANDLE, user_handle);
     command.object_in(UVERBS_ATTR_CREATE_SRQ_PD_HANDLE, parts.pd);
     command.u32_in(UVERBS_ATTR_CREATE_SRQ_MAX_WR, attr.max_wr);
     command.u32_in(UVERBS_ATTR_CREATE_SRQ_MAX_SGE, attr.max_sge);
     command.u32_in(UVERBS_ATTR_CREATE_SRQ_LIMIT, attr.srq_limit);
     command.fd_in(UVERBS_ATTR_CREATE_SRQ_EVENT_FD, async_fd(context));
-    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
-    command.out(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
+    command.output(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
+    command.output(UVERBS_ATTR_CREATE_SRQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
     match command.run_or_fall_back(context, Op::create_srq)? {
         IoctlOutcome::Done => {
             let handle = command.handle(handle);
             Ok(Created { handle, capacity: Some((max_wr, max_sge)), srq_num: Some(srq_num) })
         }
-        IoctlOutcome::Write | IoctlOutcome::WriteEx if parts.kind == IBV_SRQT_BASIC => {
+        IoctlOutcome::Write | IoctlOutcome::WriteEx if parts.srq_type == IBV_SRQT_BASIC => {
             let mut request = ib_uverbs_create_srq::zeroed();
             request.user_handle = user_handle;
             request.pd_handle = parts.pd;
@@ -379,7 +379,7 @@ fn command(
         IoctlOutcome::Write | IoctlOutcome::WriteEx => {
             let mut request = ib_uverbs_create_xsrq::zeroed();
             request.user_handle = user_handle;
-            request.srq_type = parts.kind;
+            request.srq_type = parts.srq_type;
             request.pd_handle = parts.pd;
             request.max_wr = attr.max_wr;
             request.max_sge = attr.max_sge;

@@ -85,7 +85,7 @@ verb! {
         let (mut max_wr, mut max_sge, mut wq_num) = (0_u32, 0_u32, 0_u32);
         // SAFETY: the provider's `cmd` and `resp` are as long as their sizes, and not used
         // elsewhere meanwhile.
-        let driver = unsafe { Driver::behind(cmd, cmd_size, resp, resp_size) };
+        let driver = unsafe { Driver::after_core(cmd, cmd_size, resp, resp_size) };
         let mut command = Command::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_CREATE).with_driver(driver);
         command.require_ex();
         if is_imported(live) {
@@ -100,9 +100,9 @@ verb! {
         command.u32_in(UVERBS_ATTR_CREATE_WQ_MAX_SGE, wish.max_sge);
         command.fd_in(UVERBS_ATTR_CREATE_WQ_EVENT_FD, async_fd(live));
         command.u32_in(UVERBS_ATTR_CREATE_WQ_FLAGS, flags);
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
-        command.out(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, OutputBytes::of(&mut wq_num));
+        command.output(UVERBS_ATTR_CREATE_WQ_RESP_MAX_WR, OutputBytes::of(&mut max_wr));
+        command.output(UVERBS_ATTR_CREATE_WQ_RESP_MAX_SGE, OutputBytes::of(&mut max_sge));
+        command.output(UVERBS_ATTR_CREATE_WQ_RESP_WQ_NUM, OutputBytes::of(&mut wq_num));
         let handle = match command.run_or_fall_back(live, Op::create_wq)? {
             IoctlOutcome::Done => command.handle(handle),
             IoctlOutcome::Write | IoctlOutcome::WriteEx => {
@@ -145,7 +145,7 @@ verb! {
         let mut reported = 0_u32;
         let mut response = ib_uverbs_ex_destroy_wq_resp::zeroed();
         let mut command = Command::new(UVERBS_OBJECT_WQ, UVERBS_METHOD_WQ_DESTROY);
-        command.out(UVERBS_ATTR_DESTROY_WQ_RESP, OutputBytes::of(&mut reported));
+        command.output(UVERBS_ATTR_DESTROY_WQ_RESP, OutputBytes::of(&mut reported));
         command.object_in(UVERBS_ATTR_DESTROY_WQ_HANDLE, handle);
         let result = match command.run_or_fall_back(context, Op::destroy_wq) {
             Ok(IoctlOutcome::Done) => {
@@ -241,7 +241,7 @@ verb! {
         let request = unsafe { ind_table_request(&init_attr)? };
         // SAFETY: long enough (checked).
         let (response, driver) = unsafe {
-            (&mut *resp, Driver::behind(core::ptr::null::<u8>(), 0, resp, resp_size))
+            (&mut *resp, Driver::after_core(core::ptr::null::<u8>(), 0, resp, resp_size))
         };
         let number = Number::Extended(IB_USER_VERBS_EX_CMD_CREATE_RWQ_IND_TBL);
         Write::new(number, InputBytes::slice(&request)).response(OutputBytes::of(&mut *response)).driver(driver).run(live)?;

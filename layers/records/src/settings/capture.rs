@@ -82,7 +82,7 @@ fn number(value: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << bits)
 }
 
-fn within(value: &str, least: u64, most: u64) -> Result<u64, String> {
+fn parse_within(value: &str, least: u64, most: u64) -> Result<u64, String> {
     let number = number(value).filter(|number| (least..=most).contains(number));
     number.ok_or(format!("the value must be a number from {least} to {most}"))
 }
@@ -105,12 +105,12 @@ impl Settings {
             "dir" => self.dir = Some(value.into()),
             "snap" if value == "0" => self.snap = 0,
             "snap" => {
-                self.snap = within(value, SNAP_LEAST as u64, SNAP_MOST as u64)
+                self.snap = parse_within(value, SNAP_LEAST as u64, SNAP_MOST as u64)
                     .map_err(|why| format!("{why}, or 0"))? as usize;
             }
-            "size" => self.size = within(value, SIZE_LEAST, u64::MAX)?,
-            "files" => self.files = within(value, 1, FILES_MOST)?,
-            "packets" => self.packets = within(value, 1, PACKETS_MOST as u64)? as usize,
+            "size" => self.size = parse_within(value, SIZE_LEAST, u64::MAX)?,
+            "files" => self.files = parse_within(value, 1, FILES_MOST)?,
+            "packets" => self.packets = parse_within(value, 1, PACKETS_MOST as u64)? as usize,
             "qp" => {
                 let parse = |word: &str| u32::try_from(number(word)?).ok();
                 self.qps = list(value, parse, "numbers of queue pairs")?;
@@ -135,7 +135,7 @@ impl Settings {
     }
 
     /// True if the filters let packets of this queue pair through.
-    pub fn wants(&self, device: &str, qp: u32) -> bool {
+    pub fn passes(&self, device: &str, qp: u32) -> bool {
         (self.qps.is_empty() || self.qps.contains(&qp))
             && (self.devices.is_empty() || self.devices.iter().any(|name| name == device))
     }
@@ -172,10 +172,10 @@ mod tests {
     fn a_filter_lets_only_the_named_packets_through() {
         let (settings, wrong) = Settings::parse("qp=0x11,18:device=soft0:op=send,read");
         assert!(wrong.is_empty());
-        assert!(settings.wants("soft0", 17) && settings.wants("soft0", 18));
-        assert!(!settings.wants("soft0", 19) && !settings.wants("rxe0", 17));
+        assert!(settings.passes("soft0", 17) && settings.passes("soft0", 18));
+        assert!(!settings.passes("soft0", 19) && !settings.passes("rxe0", 17));
         assert!(settings.wants_class(Class::Read) && !settings.wants_class(Class::Write));
         let (all, _) = Settings::parse("");
-        assert!(all.wants("anything", 1) && all.wants_class(Class::Other));
+        assert!(all.passes("anything", 1) && all.wants_class(Class::Other));
     }
 }

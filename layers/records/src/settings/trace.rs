@@ -15,7 +15,7 @@ pub struct Settings {
     /// The number of records in the ring, a power of two.
     pub records: u64,
     /// True if the file stays when the program ended without an error.
-    pub keep: bool,
+    pub keeps_file: bool,
     /// The number of failed completions whose history is written as text.
     pub dumps: u32,
     /// True if the duration of posts is recorded.
@@ -24,7 +24,7 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { dir: None, records: 1 << 14, keep: false, dumps: 1, posts: false }
+        Self { dir: None, records: 1 << 14, keeps_file: false, dumps: 1, posts: false }
     }
 }
 
@@ -47,7 +47,7 @@ impl Settings {
         match name {
             "dir" => self.dir = Some(value.into()),
             "records" => self.records = number(MOST)?.max(8 * CHUNK).next_power_of_two(),
-            "keep" => self.keep = number(1)? == 1,
+            "keep" => self.keeps_file = number(1)? == 1,
             "posts" => self.posts = number(1)? == 1,
             "dumps" => self.dumps = number(1000)? as u32,
             _ => return Err("the settings are dir, dumps, keep, posts and records".into()),
@@ -67,7 +67,7 @@ mod tests {
         let wanted = Settings {
             dir: Some("/tmp/x".into()),
             records: 1024,
-            keep: true,
+            keeps_file: true,
             dumps: 3,
             posts: true,
         };

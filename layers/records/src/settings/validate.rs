@@ -11,7 +11,7 @@ pub const VARIABLE: &str = "FERROVERBS_VALIDATE";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The checks that are on, by index in [`CHECKS`].
-    pub on: Vec<bool>,
+    pub enabled: Vec<bool>,
     /// True if the layer prints no warnings.
     pub errors_only: bool,
     /// True if the first error stops the process.
@@ -37,7 +37,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            on: CHECKS.iter().map(|check| !check.optional).collect(),
+            enabled: CHECKS.iter().map(|check| !check.optional).collect(),
             errors_only: false,
             abort: false,
             exitcode: 0,
@@ -58,7 +58,7 @@ impl Settings {
         let mut settings = Self::default();
         let wrong = super::words(text, |name, value| settings.set(name, value));
         // The level applies after all words, independent of their order.
-        let all = CHECKS.iter().zip(&mut settings.on);
+        let all = CHECKS.iter().zip(&mut settings.enabled);
         all.filter(|(check, _)| settings.errors_only && check.level == Level::Warning)
             .for_each(|(_, on)| *on = false);
         (settings, wrong)
@@ -78,7 +78,7 @@ impl Settings {
             "off" => self.choose(value, false)?,
             "on" => self.choose(value, true)?,
             "only" => {
-                self.on.fill(false);
+                self.enabled.fill(false);
                 self.choose(value, true)?;
             }
             "level" => {
@@ -111,7 +111,7 @@ impl Settings {
     fn choose(&mut self, ids: &str, on: bool) -> Result<(), String> {
         for id in ids.split(',').map(str::trim) {
             let mut known = false;
-            for (check, state) in CHECKS.iter().zip(&mut self.on) {
+            for (check, state) in CHECKS.iter().zip(&mut self.enabled) {
                 let family =
                     id.strip_suffix('*').is_some_and(|family| check.id.starts_with(family));
                 if family || check.id == id {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     fn is_on(settings: &Settings, id: &str) -> bool {
-        settings.on[CHECKS.iter().position(|check| check.id == id).expect("a check")]
+        settings.enabled[CHECKS.iter().position(|check| check.id == id).expect("a check")]
     }
 
     #[test]

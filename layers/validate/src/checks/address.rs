@@ -13,7 +13,7 @@ use super::finding::Finding;
 pub(crate) struct GidEntry {
     pub(crate) address: Ipv6Addr,
     /// `ibv_gid_type`.
-    pub(crate) kind: u32,
+    pub(crate) gid_type: u32,
 }
 
 /// The address family of a GID.
@@ -30,7 +30,7 @@ pub(crate) fn family(address: Ipv6Addr) -> Family {
 
 /// The defect of a source GID.
 fn defect(entry: Option<&GidEntry>) -> Option<String> {
-    let Some(GidEntry { address, kind }) = entry else { return Some("is empty".into()) };
+    let Some(GidEntry { address, gid_type: kind }) = entry else { return Some("is empty".into()) };
     if address.is_unspecified() {
         Some("is empty".into())
     } else if *kind == IBV_GID_TYPE_ROCE_V1 {
@@ -45,7 +45,7 @@ fn defect(entry: Option<&GidEntry>) -> Option<String> {
 /// Whether an entry is suitable as the source of packets to a GID of this family.
 pub(crate) fn is_suitable(entry: &GidEntry, wanted: Option<Family>) -> bool {
     defect(Some(entry)).is_none()
-        && entry.kind == IBV_GID_TYPE_ROCE_V2
+        && entry.gid_type == IBV_GID_TYPE_ROCE_V2
         && wanted.is_none_or(|wanted| wanted == family(entry.address))
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn entry(text: &str, kind: u32) -> GidEntry {
-        GidEntry { address: address(text), kind }
+        GidEntry { address: address(text), gid_type: kind }
     }
 
     fn told(entry: Option<GidEntry>) -> Option<String> {

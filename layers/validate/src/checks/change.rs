@@ -110,7 +110,7 @@ pub(crate) struct AlternatePath {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChangeFacts<'a> {
     /// `ibv_qp_type`.
-    pub(crate) kind: u32,
+    pub(crate) qp_type: u32,
     /// The last known state.
     pub(crate) state: u32,
     /// Whether `state` is certain: no other process has the QP open, and no request failed.
@@ -142,9 +142,9 @@ pub(crate) fn state(facts: &ChangeFacts<'_>, change: &QpChange) -> Option<Findin
     }
     let from = change.cur_qp_state.unwrap_or(facts.state);
     let to = change.qp_state.unwrap_or(from);
-    let kind = transitions::kind_name(facts.kind);
+    let kind = transitions::kind_name(facts.qp_type);
     let name = format!("{} -> {} of {kind}", transitions::name(from), transitions::name(to));
-    let Some((needs, allows)) = transitions::allowed(facts.kind, from, to) else {
+    let Some((needs, allows)) = transitions::allowed(facts.qp_type, from, to) else {
         let remedy = "go RESET, INIT, RTR, RTS; from ERR only to RESET";
         return Some(Finding::new(Id::Qp02, format!("there is no change {name}"), remedy));
     };
@@ -187,7 +187,7 @@ pub(crate) fn advice(facts: &ChangeFacts<'_>, change: &QpChange) -> Findings {
     found.extend(patience(change));
     let from = change.cur_qp_state.unwrap_or(facts.state);
     let becomes_rtr = change.qp_state == Some(IBV_QPS_RTR) && from != IBV_QPS_RTR;
-    if becomes_rtr && facts.kind == IBV_QPT_RC && facts.lacks_receives {
+    if becomes_rtr && facts.qp_type == IBV_QPT_RC && facts.lacks_receives {
         found.push(Finding::new(
             Id::Wr06,
             "the QP becomes ready to receive, and has no receive posted",
@@ -327,7 +327,7 @@ pub(crate) mod testing {
         let (device, ports) = device();
         let device = ibv_device_attr { max_qp_rd_atom: 4, max_qp_init_rd_atom: 2, ..device };
         act(&ChangeFacts {
-            kind: IBV_QPT_RC,
+            qp_type: IBV_QPT_RC,
             state: IBV_QPS_INIT,
             is_certain: true,
             port: 1,
@@ -552,7 +552,8 @@ mod tests {
     fn a_connection_without_receives_is_advised_against() {
         let change = QpChange { qp_state: Some(IBV_QPS_RTR), ..NONE };
         assert_eq!(ids(&with(|facts| advice(facts, &change))), [Id::Wr06]);
-        let datagrams = with(|facts| advice(&ChangeFacts { kind: IBV_QPT_UD, ..*facts }, &change));
+        let datagrams =
+            with(|facts| advice(&ChangeFacts { qp_type: IBV_QPT_UD, ..*facts }, &change));
         assert_eq!(datagrams, []);
         let posted =
             with(|facts| advice(&ChangeFacts { lacks_receives: false, ..*facts }, &change));

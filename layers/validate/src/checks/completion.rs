@@ -52,7 +52,7 @@ pub(crate) struct CompletedRequest {
     pub(crate) opcode: u32,
     pub(crate) memory: RemoteMemory,
     /// Whether the QP was in ERR when the request was posted.
-    pub(crate) late: bool,
+    pub(crate) posted_in_err: bool,
     /// The place where the request was posted.
     pub(crate) posted: Option<Origin>,
 }
@@ -93,7 +93,7 @@ pub(crate) struct LocalPeer {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FailureFacts {
     /// Whether the request is a send.
-    pub(crate) sent: bool,
+    pub(crate) is_send: bool,
     /// `None` if the request is unknown.
     pub(crate) request: Option<CompletedRequest>,
     pub(crate) attributes: QpAttributes,
@@ -122,21 +122,21 @@ pub(crate) fn is_of_both(status: u32) -> bool {
 fn operation(facts: &FailureFacts) -> &'static str {
     match &facts.request {
         None => "a request",
-        Some(request) if facts.sent => opcode_name(request.opcode),
+        Some(request) if facts.is_send => opcode_name(request.opcode),
         Some(_) => "a receive",
     }
 }
 
 /// Explains a failed completion.
 pub(crate) fn failure(facts: &FailureFacts, done: &Completion) -> Finding {
-    let request = facts.request.filter(|_| facts.sent);
+    let request = facts.request.filter(|_| facts.is_send);
     let cause = request.and_then(|request| cause(facts, done.status, &request));
     let (id, mut text, remedy) = cause.unwrap_or_else(|| {
         let (text, remedy) = reason(facts, done);
         (Id::Cq03, text, remedy)
     });
     let counts = done.status == IBV_WC_RNR_RETRY_EXC_ERR;
-    if let Some(place) = facts.peer.as_ref().and_then(|peer| peer.place(counts)) {
+    if let Some(place) = facts.peer.as_ref().and_then(|peer| peer.place_and_state(counts)) {
         text = format!("{text}; {place}");
     }
     let (what, name) = (operation(facts), name_of(done.status));
@@ -146,7 +146,7 @@ pub(crate) fn failure(facts: &FailureFacts, done: &Completion) -> Finding {
 
 /// QP-17: a flushed completion without an earlier error. `was` is the last known state of the QP.
 pub(crate) fn flushed(facts: &FailureFacts, was: u32) -> Option<Finding> {
-    let is_late = facts.request.is_some_and(|request| request.late);
+    let is_late = facts.request.is_some_and(|request| request.posted_in_err);
     let (text, remedy) = match (was == IBV_QPS_ERR, is_late) {
         (true, true) => (
             "it was posted when the QP was in ERR already, where nothing is carried out",
@@ -160,7 +160,7 @@ pub(crate) fn flushed(facts: &FailureFacts, was: u32) -> Option<Finding> {
         ),
     };
     let what = match &facts.request {
-        Some(request) if facts.sent => opcode_name(request.opcode),
+        Some(request) if facts.is_send => opcode_name(request.opcode),
         _ => "a receive",
     };
     let text = format!("{what} was flushed (IBV_WC_WR_FLUSH_ERR): {text}");
@@ -305,7 +305,7 @@ fn refused_memory(facts: &FailureFacts) -> (String, &'static str) {
 }
 
 /// The text and remedy of a peer that does not answer.
-fn silence(facts: &FailureFacts, done: &Completion) -> (String, String) {
+fn unanswered(facts: &FailureFacts, done: &Completion) -> (String, String) {
     let QpAttributes { dest_qp_num: number, timeout, retry_cnt, .. } = facts.attributes;
     let tries = u32::from(retry_cnt) + 1;
     let wait = 4.096e-3 * f64::from(1_u32 << timeout.min(31)) * f64::from(tries);
@@ -316,7 +316,7 @@ fn silence(facts: &FailureFacts, done: &Completion) -> (String, String) {
             "no answer from qp {number:#x} in {tries} tries (timeout {timeout}, retry_cnt {retry_cnt}: {wait:.0} ms or more)"
         )
     };
-    let remedy = facts.peer.as_ref().and_then(Peer::silence).unwrap_or_else(|| {
+    let remedy = facts.peer.as_ref().and_then(Peer::silent_peer_remedy).unwrap_or_else(|| {
         "is the peer alive, its QP in RTR, its number and GID right, the MTU the same, the way open (udp 4791)? ferroverbs doctor looks at this host".into()
     });
     (text, remedy)
@@ -326,7 +326,7 @@ fn silence(facts: &FailureFacts, done: &Completion) -> (String, String) {
 fn reason(facts: &FailureFacts, done: &Completion) -> (String, String) {
     let bytes = facts.request.map_or(0, |request| request.memory.bytes);
     let (text, remedy) = match done.status {
-        IBV_WC_RETRY_EXC_ERR => return silence(facts, done),
+        IBV_WC_RETRY_EXC_ERR => return unanswered(facts, done),
         IBV_WC_RNR_RETRY_EXC_ERR => (
             format!(
                 "the peer had no receive posted (rnr_retry {} of this QP)",
@@ -347,7 +347,7 @@ fn reason(facts: &FailureFacts, done: &Completion) -> (String, String) {
             "the peer could not carry it out: something is wrong with the receive that it posted".to_owned(),
             "look at the peer's completions: its receive failed, too",
         ),
-        IBV_WC_LOC_LEN_ERR if facts.sent => {
+        IBV_WC_LOC_LEN_ERR if facts.is_send => {
             ("the message is longer than the QP can send".to_owned(), "send less at once")
         }
         IBV_WC_LOC_LEN_ERR => (
@@ -394,7 +394,7 @@ mod tests {
         CompletedRequest {
             opcode,
             memory: RemoteMemory { addr: 0x1000, bytes: 64, rkey: 0x33 },
-            late: false,
+            posted_in_err: false,
             posted: Some(("which was posted", [4; 8])),
         }
     }
@@ -409,7 +409,7 @@ mod tests {
             ..QpAttributes::default()
         };
         FailureFacts {
-            sent: true,
+            is_send: true,
             request: Some(request(opcode)),
             attributes,
             ..FailureFacts::default()
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn a_failed_receive_is_called_so() {
-        let receive = FailureFacts { sent: false, ..facts(super::super::request::RECEIVE) };
+        let receive = FailureFacts { is_send: false, ..facts(super::super::request::RECEIVE) };
         let text = explained(&receive, IBV_WC_LOC_LEN_ERR).text;
         assert!(text.starts_with("a receive failed with IBV_WC_LOC_LEN_ERR"), "{text}");
         assert!(text.ends_with("it has 64 bytes"), "{text}");
@@ -579,7 +579,7 @@ mod tests {
     #[test]
     fn a_request_that_was_posted_in_err_is_found() {
         let mut late = facts(IBV_WR_SEND);
-        late.request.as_mut().expect("a request").late = true;
+        late.request.as_mut().expect("a request").posted_in_err = true;
         let found = flushed(&late, IBV_QPS_ERR).expect("a finding");
         assert!(found.text.starts_with("SEND was flushed"), "{}", found.text);
         assert!(found.text.contains("in ERR already"), "{}", found.text);

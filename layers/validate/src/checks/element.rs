@@ -13,7 +13,7 @@ use super::finding::{Finding, Findings, Stack};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mr {
     /// Address of the `ibv_mr`.
-    pub(crate) at: usize,
+    pub(crate) address_of_mr: usize,
     /// Address of the context.
     pub(crate) ctx: usize,
     /// Address of the PD in which the region is registered.
@@ -28,7 +28,7 @@ pub(crate) struct Mr {
     /// The difference of the address in the process to the address in a request; `None` if unknown.
     pub(crate) shift: Option<u64>,
     /// Stack of the registration.
-    pub(crate) made: Stack,
+    pub(crate) registered_by: Stack,
 }
 
 impl Mr {
@@ -81,14 +81,14 @@ pub(crate) fn wrong_region(
 ) -> Findings {
     let mut found = Findings::new();
     let mut add = |id, text: String, remedy: &str| {
-        found.push(Finding::new(id, text, remedy).from(Some((REGISTERED, mr.made))));
+        found.push(Finding::new(id, text, remedy).from(Some((REGISTERED, mr.registered_by))));
     };
     if mr.pd != pd && pd != 0 {
         add(
             Id::Mr03,
             format!(
                 "sge {index}: lkey {:#x} is of mr {:#x} in PD {:#x}, the queue is in PD {pd:#x}",
-                sge.lkey, mr.at, mr.pd
+                sge.lkey, mr.address_of_mr, mr.pd
             ),
             "register the memory in the queue's PD",
         );
@@ -100,7 +100,7 @@ pub(crate) fn wrong_region(
             Id::Mr02,
             format!(
                 "sge {index}: bytes [{first:#x}, {last:#x}) leave mr {:#x}, which is [{start:#x}, {end:#x}), by {beyond}",
-                mr.at
+                mr.address_of_mr
             ),
             "correct address or length, or register more",
         );
@@ -110,7 +110,7 @@ pub(crate) fn wrong_region(
             Id::Mr04,
             format!(
                 "sge {index}: {role} is written to mr {:#x}, whose access {:#x} lacks IBV_ACCESS_LOCAL_WRITE",
-                mr.at,
+                mr.address_of_mr,
                 mr.access.unwrap_or(0)
             ),
             "add IBV_ACCESS_LOCAL_WRITE to ibv_reg_mr",
@@ -136,9 +136,9 @@ pub(crate) enum KeyFault {
 pub(crate) fn unknown_key(index: usize, lkey: u32, fault: &KeyFault) -> Finding {
     let (text, remedy, origin) = match fault {
         KeyFault::Rkey(mr) => (
-            format!("it is the rkey of mr {:#x}", mr.at),
+            format!("it is the rkey of mr {:#x}", mr.address_of_mr),
             format!("use mr->lkey, {:#x}", mr.lkey),
-            Some((REGISTERED, mr.made)),
+            Some((REGISTERED, mr.registered_by)),
         ),
         KeyFault::Deregistered(stack) => (
             "its region was deregistered".to_owned(),
@@ -146,9 +146,9 @@ pub(crate) fn unknown_key(index: usize, lkey: u32, fault: &KeyFault) -> Finding 
             Some(("the region was deregistered", *stack)),
         ),
         KeyFault::OtherContext(mr) => (
-            format!("it is the lkey of mr {:#x} of another context", mr.at),
+            format!("it is the lkey of mr {:#x} of another context", mr.address_of_mr),
             "register the memory with this device as well".into(),
-            Some((REGISTERED, mr.made)),
+            Some((REGISTERED, mr.registered_by)),
         ),
         KeyFault::Unknown => (
             "no region that this layer saw has it".to_owned(),
@@ -168,10 +168,10 @@ pub(crate) fn window(mr: &Mr, window: u32, length: u64) -> Option<Finding> {
     is_wrong.then(|| {
         let text = format!(
             "the window is for writing to mr {:#x}, whose access {access:#x} lacks IBV_ACCESS_LOCAL_WRITE",
-            mr.at
+            mr.address_of_mr
         );
         Finding::new(Id::Mr04, text, "add IBV_ACCESS_LOCAL_WRITE to ibv_reg_mr")
-            .from(Some((REGISTERED, mr.made)))
+            .from(Some((REGISTERED, mr.registered_by)))
     })
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn in_flight(
 pub(crate) fn left(regions: &[Mr]) -> Option<Finding> {
     let first = regions.first()?;
     let bytes: u64 = regions.iter().filter_map(|mr| mr.range).map(|(start, end)| end - start).sum();
-    let mut places: Vec<_> = regions.iter().map(|mr| mr.made).collect();
+    let mut places: Vec<_> = regions.iter().map(|mr| mr.registered_by).collect();
     places.sort_unstable();
     places.dedup();
     let places = match places.len() {
@@ -210,7 +210,8 @@ pub(crate) fn left(regions: &[Mr]) -> Option<Finding> {
     );
     let remedy = "ibv_dereg_mr each of them, and then ibv_dealloc_pd";
     Some(
-        Finding::new(Id::Mr13, text, remedy).from(Some(("that region was registered", first.made))),
+        Finding::new(Id::Mr13, text, remedy)
+            .from(Some(("that region was registered", first.registered_by))),
     )
 }
 
@@ -257,7 +258,7 @@ mod tests {
     use super::*;
 
     const MR: Mr = Mr {
-        at: 0xa,
+        address_of_mr: 0xa,
         ctx: 1,
         pd: 2,
         lkey: 0x10,
@@ -265,7 +266,7 @@ mod tests {
         range: Some((0x1000, 0x2000)),
         access: Some(1),
         shift: Some(0),
-        made: [7; 8],
+        registered_by: [7; 8],
     };
 
     fn sge(addr: u64, length: u32) -> ibv_sge {
@@ -403,7 +404,7 @@ mod tests {
             one.text,
             "1 regions of 4096 bytes were never deregistered; the first has lkey 0x10"
         );
-        let two = left(&[MR, Mr { made: [8; 8], range: None, ..MR }]).expect("a finding");
+        let two = left(&[MR, Mr { registered_by: [8; 8], range: None, ..MR }]).expect("a finding");
         assert!(two.text.contains("2 regions of 4096 bytes"), "{}", two.text);
         assert!(two.text.contains(", registered at 2 places;"), "{}", two.text);
     }

@@ -45,25 +45,25 @@ pub(crate) struct Wrong {
 /// The judged arguments of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Judged {
-    pub(crate) wrong: Vec<Wrong>,
+    pub(crate) wrong_arguments: Vec<Wrong>,
     /// `name value` of each argument without a known error.
-    pub(crate) rest: Vec<String>,
+    pub(crate) plausible_arguments: Vec<String>,
 }
 
 impl Judged {
     /// Adds an argument without a known error.
-    pub(crate) fn fine(&mut self, name: &str, value: impl Display) {
-        self.rest.push(format!("{name} {value}"));
+    pub(crate) fn add_plausible(&mut self, name: &str, value: impl Display) {
+        self.plausible_arguments.push(format!("{name} {value}"));
     }
 
     /// Adds a wrong argument.
-    pub(crate) fn wrong(&mut self, text: impl Into<String>, remedy: impl Into<String>) {
-        self.wrong.push(Wrong { id: None, text: text.into(), remedy: remedy.into() });
+    pub(crate) fn add_wrong(&mut self, text: impl Into<String>, remedy: impl Into<String>) {
+        self.wrong_arguments.push(Wrong { id: None, text: text.into(), remedy: remedy.into() });
     }
 
     /// Adds a wrong argument that has its own check.
     pub(crate) fn wrong_by(&mut self, id: Id, text: String, remedy: &str) {
-        self.wrong.push(Wrong { id: Some(id), text, remedy: remedy.into() });
+        self.wrong_arguments.push(Wrong { id: Some(id), text, remedy: remedy.into() });
     }
 
     /// Adds a number that must be in `range`; `limit` names the source of the range.
@@ -75,10 +75,10 @@ impl Judged {
         limit: &str,
     ) {
         if range.contains(&value) {
-            return self.fine(name, value);
+            return self.add_plausible(name, value);
         }
         let (least, most) = range.into_inner();
-        self.wrong(
+        self.add_wrong(
             format!("{name} {value} is not in {least}..={most} ({limit})"),
             format!("choose {name} in {least}..={most}"),
         );
@@ -98,15 +98,15 @@ impl Judged {
                 let limit = format!("{limit} of ibv_query_device");
                 self.number(name, value.into(), least..=i64::from(most), &limit);
             }
-            None => self.fine(name, value),
+            None => self.add_plausible(name, value),
         }
     }
 
     /// Adds a bit mask in which only the bits `known` exist.
     pub(crate) fn flags(&mut self, name: &str, value: u64, known: u64) {
         match value & !known {
-            0 => self.fine(name, format_args!("{value:#x}")),
-            unknown => self.wrong(
+            0 => self.add_plausible(name, format_args!("{value:#x}")),
+            unknown => self.add_wrong(
                 format!("{name} {value:#x} has the bits {unknown:#x}; there are {known:#x}"),
                 format!("clear the bits {unknown:#x} of {name}; was the structure set to 0 first?"),
             ),
@@ -114,11 +114,11 @@ impl Judged {
     }
 
     /// Adds a pointer that must not be NULL.
-    pub(crate) fn needed(&mut self, name: &str, is_there: bool, remedy: &str) {
+    pub(crate) fn add_required(&mut self, name: &str, is_there: bool, remedy: &str) {
         if is_there {
-            self.fine(name, "is set");
+            self.add_plausible(name, "is set");
         } else {
-            self.wrong(format!("{name} is NULL"), remedy);
+            self.add_wrong(format!("{name} is NULL"), remedy);
         }
     }
 
@@ -126,18 +126,18 @@ impl Judged {
     pub(crate) fn full(&mut self, what: &str, open: usize, most: Option<i32>, limit: &str) {
         let Some(most) = most else { return };
         if i64::try_from(open).unwrap_or(i64::MAX) >= i64::from(most) {
-            self.wrong(
+            self.add_wrong(
                 format!("{open} {what} are open, and {limit} is {most}"),
                 format!("destroy {what} that are not needed, or share them"),
             );
         } else {
-            self.fine(&format!("{what} that are open:"), format_args!("{open} of {most}"));
+            self.add_plausible(&format!("{what} that are open:"), format_args!("{open} of {most}"));
         }
     }
 
     /// The findings, one for each check. `usual` is the check of the call.
     pub(crate) fn findings(self, errno: &str, usual: Id, remedy: &str) -> Findings {
-        let Self { wrong, rest } = self;
+        let Self { wrong_arguments: wrong, plausible_arguments: rest } = self;
         let rest = rest.join(", ");
         if wrong.is_empty() {
             let text = match rest.as_str() {
@@ -219,7 +219,7 @@ pub(crate) mod testing {
 
     /// The texts of the wrong arguments.
     pub(crate) fn wrong(given: &Judged) -> Vec<&str> {
-        given.wrong.iter().map(|finding| finding.text.as_str()).collect()
+        given.wrong_arguments.iter().map(|finding| finding.text.as_str()).collect()
     }
 }
 
@@ -231,7 +231,7 @@ mod tests {
     fn what_is_wrong_comes_first_and_the_rest_behind_it() {
         let mut given = Judged::default();
         given.number("cqe", 0, 1..=1000, "max_cqe of ibv_query_device");
-        given.fine("comp_vector", 0);
+        given.add_plausible("comp_vector", 0);
         assert_eq!(
             given.findings("EINVAL", Id::Cq14, ""),
             [Finding::new(
@@ -260,9 +260,9 @@ mod tests {
     #[test]
     fn what_has_a_check_of_its_own_is_told_by_that() {
         let mut given = Judged::default();
-        given.wrong("one", "mend one");
+        given.add_wrong("one", "mend one");
         given.wrong_by(Id::Mr16, "two".into(), "mend two");
-        given.wrong("three", "mend three");
+        given.add_wrong("three", "mend three");
         let found = given.findings("EINVAL", Id::Mr19, "");
         assert_eq!(found[0], Finding::new(Id::Mr19, "EINVAL: one; three", "mend one; mend three"));
         assert_eq!(found[1], Finding::new(Id::Mr16, "EINVAL: two", "mend two"));
@@ -271,18 +271,18 @@ mod tests {
     #[test]
     fn a_pointer_that_is_needed_is_named() {
         let mut given = Judged::default();
-        given.needed("pd", false, "set pd");
-        given.needed("cq", true, "set cq");
-        assert_eq!(given.wrong[0].text, "pd is NULL");
-        assert_eq!(given.rest, ["cq is set"]);
+        given.add_required("pd", false, "set pd");
+        given.add_required("cq", true, "set cq");
+        assert_eq!(given.wrong_arguments[0].text, "pd is NULL");
+        assert_eq!(given.plausible_arguments, ["cq is set"]);
     }
 
     #[test]
     fn a_number_without_a_known_limit_is_only_listed() {
         let mut given = Judged::default();
         given.limited("max_wr", 1 << 30, 1, None, "max_qp_wr");
-        assert!(given.wrong.is_empty());
-        assert_eq!(given.rest, ["max_wr 1073741824"]);
+        assert!(given.wrong_arguments.is_empty());
+        assert_eq!(given.plausible_arguments, ["max_wr 1073741824"]);
     }
 
     #[test]
@@ -297,7 +297,10 @@ mod tests {
     fn bits_that_do_not_exist_are_named() {
         let mut given = Judged::default();
         given.flags("access", 0x1001, 0x3ff);
-        assert_eq!(given.wrong[0].text, "access 0x1001 has the bits 0x1000; there are 0x3ff");
+        assert_eq!(
+            given.wrong_arguments[0].text,
+            "access 0x1001 has the bits 0x1000; there are 0x3ff"
+        );
     }
 
     #[test]
@@ -306,7 +309,7 @@ mod tests {
         given.full("CQs", 3, Some(3), "max_cq");
         given.full("QPs", 3, Some(4), "max_qp");
         given.full("SRQs", 3, None, "max_srq");
-        assert_eq!(given.wrong[0].text, "3 CQs are open, and max_cq is 3");
-        assert_eq!(given.rest, ["QPs that are open: 3 of 4"]);
+        assert_eq!(given.wrong_arguments[0].text, "3 CQs are open, and max_cq is 3");
+        assert_eq!(given.plausible_arguments, ["QPs that are open: 3 of 4"]);
     }
 }

@@ -39,7 +39,7 @@ fn access(given: &mut Judged, access: u32) {
     if flags.contains(AccessFlags::FLUSH_PERSISTENT) {
         let text =
             format!("access {access:#x} has FLUSH_PERSISTENT, and the memory is not persistent");
-        return given.wrong(text, "use IBV_ACCESS_FLUSH_GLOBAL");
+        return given.add_wrong(text, "use IBV_ACCESS_FLUSH_GLOBAL");
     }
     given.flags("access", access.into(), ACCESS);
 }
@@ -55,7 +55,7 @@ fn range(given: &mut Judged, facts: &Facts<'_>, asked: &Registration) {
                 "length {length:#x} stands for all memory, and addr is {addr:#x}, access {:#x}",
                 asked.access
             );
-            given.wrong(text, "all memory needs addr NULL and IBV_ACCESS_ON_DEMAND");
+            given.add_wrong(text, "all memory needs addr NULL and IBV_ACCESS_ON_DEMAND");
         }
         return;
     }
@@ -65,12 +65,12 @@ fn range(given: &mut Judged, facts: &Facts<'_>, asked: &Registration) {
     }
     for (name, begin) in [("addr", addr), ("iova", iova)] {
         if begin.checked_add(length).is_none() {
-            given.wrong(
+            given.add_wrong(
                 format!("{name} {begin:#x} + length {length:#x} exceeds the address space"),
                 "correct the address or the length; was the length computed from a negative number?",
             );
         } else {
-            given.fine(name, format_args!("{begin:#x}"));
+            given.add_plausible(name, format_args!("{begin:#x}"));
         }
     }
     let is_zero_based = asked.access & AccessFlags::ZERO_BASED.bits() != 0;
@@ -84,14 +84,14 @@ fn range(given: &mut Judged, facts: &Facts<'_>, asked: &Registration) {
         given.wrong_by(Id::Mr17, text, "give the iova the same offset within its page as addr has");
     }
     match facts.device {
-        Some(device) if device.max_mr_size != 0 && length > device.max_mr_size => given.wrong(
+        Some(device) if device.max_mr_size != 0 && length > device.max_mr_size => given.add_wrong(
             format!(
                 "length {length:#x} exceeds {:#x} (max_mr_size of ibv_query_device)",
                 device.max_mr_size
             ),
             "register the memory in parts",
         ),
-        _ if length > 0 => given.fine("length", length),
+        _ if length > 0 => given.add_plausible("length", length),
         _ => {}
     }
 }
@@ -102,11 +102,11 @@ pub(crate) fn register(facts: &Facts<'_>, asked: &Registration, errno: i32, maps
     if errno == libc::EFAULT {
         let written = asked.access & AccessFlags::LOCAL_WRITE.bits() != 0;
         match maps::fault(maps, asked.addr, asked.length, written) {
-            Some(fault @ maps::Fault::Unmapped { .. }) => given.wrong(
+            Some(fault @ maps::Fault::Unmapped { .. }) => given.add_wrong(
                 fault.text(),
                 "register memory that is mapped: is the pointer right, and was the memory freed or unmapped?",
             ),
-            Some(fault @ maps::Fault::Rights { .. }) => given.wrong(
+            Some(fault @ maps::Fault::Rights { .. }) => given.add_wrong(
                 fault.text(),
                 "mprotect(2) it, or ask for no more in access: IBV_ACCESS_LOCAL_WRITE needs memory that can be written",
             ),
@@ -153,10 +153,10 @@ pub(crate) fn register_again(
         access(&mut given, asked.access);
     }
     if flags & IBV_REREG_MR_CHANGE_PD != 0 && other_context {
-        given.wrong("pd is of another context", "use a PD of the region's own context");
+        given.add_wrong("pd is of another context", "use a PD of the region's own context");
     }
     if errno == libc::EBUSY {
-        given.wrong(
+        given.add_wrong(
             "memory windows are bound to the region",
             "invalidate or deallocate the windows first",
         );
@@ -168,12 +168,12 @@ pub(crate) fn register_again(
 pub(crate) fn deregister(errno: i32) -> Judged {
     let mut given = Judged::default();
     if errno == libc::EBUSY {
-        given.wrong(
+        given.add_wrong(
             "memory windows are bound to the region",
             "ibv_dealloc_mw, or invalidate, each window that is bound to it first",
         );
     } else {
-        given.wrong(
+        given.add_wrong(
             "an imported region is not deregistered",
             "ibv_unimport_mr for what ibv_import_mr gave",
         );
@@ -196,13 +196,13 @@ pub(crate) fn register_device_memory(
     access(&mut given, rights);
     if rights & AccessFlags::ZERO_BASED.bits() == 0 {
         let text = format!("access {rights:#x} lacks ZERO_BASED, which device memory needs");
-        given.wrong(text, "add IBV_ACCESS_ZERO_BASED");
+        given.add_wrong(text, "add IBV_ACCESS_ZERO_BASED");
     }
     for (name, value) in [("dm_offset", offset), ("length", length)] {
         if value % 4 == 0 {
-            given.fine(name, value);
+            given.add_plausible(name, value);
         } else {
-            given.wrong(
+            given.add_wrong(
                 format!("{name} {value} is not a multiple of 4"),
                 "device memory is used in words of 4 bytes",
             );
@@ -217,10 +217,10 @@ pub(crate) fn allocate_device_memory(length: u64, log_align: u32, mask: u32) -> 
     given.number("log_align_req", log_align.into(), 0..=12, "powers of two up to a page");
     given.flags("comp_mask", mask.into(), 0);
     if length == 0 {
-        given.wrong("length 0: memory of no bytes", "ask for 1 byte at least");
+        given.add_wrong("length 0: memory of no bytes", "ask for 1 byte at least");
     } else {
         let limit = "max_dm_size of ibv_query_device_ex";
-        given.fine("length", format_args!("{length} (the limit is {limit})"));
+        given.add_plausible("length", format_args!("{length} (the limit is {limit})"));
     }
     given
 }
@@ -242,7 +242,7 @@ pub(crate) fn allocate_window(facts: &Facts<'_>, kind: u32, errno: i32) -> Judge
     if lacks {
         let text =
             format!("the device has no windows of type {kind} (device_cap_flags {flags:#x})");
-        given.wrong(text, "ask ibv_query_device which types there are");
+        given.add_wrong(text, "ask ibv_query_device which types there are");
     } else {
         given.number("type", kind.into(), 1..=2, "IBV_MW_TYPE_1 and IBV_MW_TYPE_2");
     }
@@ -273,14 +273,17 @@ pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Judged {
     let mut given = Judged::default();
     let Binding { region, addr, length, access } = *asked;
     if errno == libc::ENOMEM {
-        given.wrong("the send queue is full", "poll completions first: a bind takes a place there");
+        given.add_wrong(
+            "the send queue is full",
+            "poll completions first: a bind takes a place there",
+        );
     }
     if length == 0 {
-        given.fine("bind_info.length", "0 (it takes the window back)");
+        given.add_plausible("bind_info.length", "0 (it takes the window back)");
         return given;
     }
     let Some(region) = region else {
-        given.wrong(
+        given.add_wrong(
             "bind_info.mr is NULL, and length is not 0",
             "name the region that the window opens",
         );
@@ -288,14 +291,16 @@ pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Judged {
     };
     let writes = (AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_ATOMIC).bits();
     match region.access {
-        Some(rights) if rights & AccessFlags::MW_BIND.bits() == 0 => given.wrong(
+        Some(rights) if rights & AccessFlags::MW_BIND.bits() == 0 => given.add_wrong(
             format!("the access of the region, {rights:#x}, lacks MW_BIND"),
             "register the region with IBV_ACCESS_MW_BIND",
         ),
-        Some(rights) if rights & AccessFlags::ZERO_BASED.bits() != 0 => given
-            .wrong("the region is zero-based", "register the region without IBV_ACCESS_ZERO_BASED"),
+        Some(rights) if rights & AccessFlags::ZERO_BASED.bits() != 0 => given.add_wrong(
+            "the region is zero-based",
+            "register the region without IBV_ACCESS_ZERO_BASED",
+        ),
         Some(rights) if access & writes != 0 && rights & AccessFlags::LOCAL_WRITE.bits() == 0 => {
-            given.wrong(
+            given.add_wrong(
                 format!("the access of the region, {rights:#x}, lacks LOCAL_WRITE, and the window is for writing"),
                 "register the region with IBV_ACCESS_LOCAL_WRITE",
             );
@@ -308,7 +313,7 @@ pub(crate) fn bind_window(asked: &Binding, errno: i32) -> Judged {
             let text = format!(
                 "[{addr:#x}, {addr:#x} + {length:#x}) is not within the region, [{start:#x}, {end:#x})"
             );
-            given.wrong(text, "bind the window to bytes of its region");
+            given.add_wrong(text, "bind the window to bytes of its region");
         }
     }
     let rights = AccessFlags::REMOTE_WRITE
@@ -325,10 +330,13 @@ pub(crate) fn advise(advice: u32, flags: u32, has_list: bool, count: u32) -> Jud
     let most = i64::from(IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT);
     given.number("advice", advice.into(), 0..=most, "ibv_advise_mr_advice");
     given.flags("flags", flags.into(), IBV_ADVISE_MR_FLAG_FLUSH.into());
-    given.needed("sg_list", has_list, "give a list of ranges");
+    given.add_required("sg_list", has_list, "give a list of ranges");
     given.number("num_sge", count.into(), 1..=i64::from(u32::MAX), "a list of ranges");
-    if given.wrong.is_empty() {
-        given.fine("each range", "must lie in a region with IBV_ACCESS_ON_DEMAND of this PD");
+    if given.wrong_arguments.is_empty() {
+        given.add_plausible(
+            "each range",
+            "must lie in a region with IBV_ACCESS_ON_DEMAND of this PD",
+        );
     }
     given
 }
@@ -351,8 +359,11 @@ mod tests {
     #[test]
     fn a_good_registration_has_nothing_wrong() {
         let given = refused(GOOD, libc::EINVAL);
-        assert!(given.wrong.is_empty(), "{given:?}");
-        assert_eq!(given.rest, ["access 0x1", "addr 0x100000", "iova 0x100000", "length 4096"]);
+        assert!(given.wrong_arguments.is_empty(), "{given:?}");
+        assert_eq!(
+            given.plausible_arguments,
+            ["access 0x1", "addr 0x100000", "iova 0x100000", "length 4096"]
+        );
     }
 
     #[test]
@@ -368,7 +379,7 @@ mod tests {
             judged(ObjectCounts::default(), |facts| register(facts, &GOOD, libc::EFAULT, maps));
         let text = "the page 0x100000 of anonymous memory has the rights r--p (/proc/self/maps)";
         assert_eq!(wrong(&given), [text]);
-        assert!(given.wrong[0].remedy.contains("IBV_ACCESS_LOCAL_WRITE"));
+        assert!(given.wrong_arguments[0].remedy.contains("IBV_ACCESS_LOCAL_WRITE"));
     }
 
     #[test]
@@ -381,24 +392,24 @@ mod tests {
         let given = refused(Registration { access: 0x1001, ..GOOD }, libc::EINVAL);
         assert!(wrong(&given)[0].contains("0x1000"), "{given:?}");
         let optional = refused(Registration { access: 1 | 1 << 20, ..GOOD }, libc::EINVAL);
-        assert!(optional.wrong.is_empty(), "a kernel may ignore it");
+        assert!(optional.wrong_arguments.is_empty(), "a kernel may ignore it");
     }
 
     #[test]
     fn an_empty_region_and_an_iova_of_another_offset_have_checks_of_their_own() {
         let given = refused(Registration { length: 0, ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong[0].id, Some(Id::Mr16));
+        assert_eq!(given.wrong_arguments[0].id, Some(Id::Mr16));
         let given = refused(Registration { iova: 0x20_0008, ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong[0].id, Some(Id::Mr17));
+        assert_eq!(given.wrong_arguments[0].id, Some(Id::Mr17));
         let same = refused(Registration { addr: 0x10_0008, iova: 0x20_0008, ..GOOD }, libc::EINVAL);
-        assert!(same.wrong.is_empty());
+        assert!(same.wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_range_that_leaves_the_address_space_is_told() {
         let at = u64::MAX - 63;
         let given = refused(Registration { addr: at, iova: at, length: 128, ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong.len(), 2, "addr and iova");
+        assert_eq!(given.wrong_arguments.len(), 2, "addr and iova");
         assert!(wrong(&given)[0].starts_with("addr 0xffffffffffffffc0 + length 0x80"));
     }
 
@@ -414,13 +425,13 @@ mod tests {
         let given = refused(Registration { length: all, ..GOOD }, libc::EINVAL);
         assert!(wrong(&given)[0].contains("stands for all memory"));
         let good = Registration { addr: 0, iova: 0, length: all, access: 1 | 1 << 6 };
-        assert!(refused(good, libc::EINVAL).wrong.is_empty());
+        assert!(refused(good, libc::EINVAL).wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_remote_write_without_a_local_one_is_told_by_its_check() {
         let given = refused(Registration { access: 2, ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong[0].id, Some(Id::Mr05));
+        assert_eq!(given.wrong_arguments[0].id, Some(Id::Mr05));
     }
 
     fn again(flags: u32, errno: i32, other: bool) -> Judged {
@@ -431,7 +442,7 @@ mod tests {
 
     #[test]
     fn registering_again_needs_flags() {
-        assert_eq!(again(0, libc::EINVAL, false).wrong[0].id, Some(Id::Mr18));
+        assert_eq!(again(0, libc::EINVAL, false).wrong_arguments[0].id, Some(Id::Mr18));
         assert!(wrong(&again(8, libc::EINVAL, false))[0].contains("0x8"));
         assert!(wrong(&again(2, libc::EINVAL, true))[0].contains("another context"));
         assert!(wrong(&again(4, libc::EBUSY, false))[0].contains("windows"));
@@ -449,10 +460,10 @@ mod tests {
         let given = judged(ObjectCounts::default(), |facts| {
             register_device_memory(facts, 2, 8, 1, libc::EINVAL)
         });
-        assert_eq!(given.wrong.len(), 2, "{given:?}");
-        assert!(!allocate_device_memory(0, 40, 1).wrong.is_empty());
-        assert_eq!(allocate_device_memory(0, 40, 1).wrong.len(), 3);
-        assert!(allocate_device_memory(64, 3, 0).wrong.is_empty());
+        assert_eq!(given.wrong_arguments.len(), 2, "{given:?}");
+        assert!(!allocate_device_memory(0, 40, 1).wrong_arguments.is_empty());
+        assert_eq!(allocate_device_memory(0, 40, 1).wrong_arguments.len(), 3);
+        assert!(allocate_device_memory(64, 3, 0).wrong_arguments.is_empty());
     }
 
     #[test]
@@ -475,7 +486,7 @@ mod tests {
         let region = BoundTo { range: Some((0x1000, 0x2000)), access: Some(0x11) };
         let good = Binding { region: Some(region), addr: 0x1000, length: 0x1000, access: 2 };
         let told = |asked: Binding| bind_window(&asked, libc::EINVAL);
-        assert!(told(good).wrong.is_empty());
+        assert!(told(good).wrong_arguments.is_empty());
         assert!(wrong(&told(Binding { region: None, ..good }))[0].contains("NULL"));
         assert!(wrong(&told(Binding { length: 0x1001, ..good }))[0].contains("not within"));
         assert!(wrong(&told(Binding { access: 1, ..good }))[0].contains("mw_access_flags"));
@@ -487,13 +498,13 @@ mod tests {
         );
         let based = BoundTo { access: Some(0x31), ..region };
         assert!(wrong(&told(Binding { region: Some(based), ..good }))[0].contains("zero-based"));
-        assert!(told(Binding { length: 0, region: None, ..good }).wrong.is_empty());
+        assert!(told(Binding { length: 0, region: None, ..good }).wrong_arguments.is_empty());
         assert!(wrong(&bind_window(&good, libc::ENOMEM))[0].contains("send queue is full"));
     }
 
     #[test]
     fn advice_is_about_a_list_of_ranges() {
-        assert!(advise(0, 1, true, 1).wrong.is_empty());
-        assert_eq!(advise(9, 2, false, 0).wrong.len(), 4);
+        assert!(advise(0, 1, true, 1).wrong_arguments.is_empty());
+        assert_eq!(advise(9, 2, false, 0).wrong_arguments.len(), 4);
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn alloc_parent_domain(comp_mask: u32, has_pd: bool) -> Judged {
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     given.flags("comp_mask", comp_mask.into(), masks.into());
-    given.needed("pd", has_pd, "set pd to the PD that the parent domain is over");
+    given.add_required("pd", has_pd, "set pd to the PD that the parent domain is over");
     given
 }
 
@@ -47,25 +47,25 @@ pub(crate) fn open_xrcd(attr: &ibv_xrcd_init_attr, is_open: bool) -> Judged {
     given.flags("comp_mask", mask.into(), u64::from(IBV_XRCD_INIT_ATTR_RESERVED - 1));
     let needs = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     if mask & needs != needs {
-        given.wrong(
+        given.add_wrong(
             format!("comp_mask {mask:#x} lacks {:#x}", needs & !mask),
             "set IBV_XRCD_INIT_ATTR_FD and IBV_XRCD_INIT_ATTR_OFLAGS",
         );
     }
     if attr.fd == -1 {
-        given.fine("fd", "-1 (a domain of this process)");
+        given.add_plausible("fd", "-1 (a domain of this process)");
     } else if is_open {
-        given.fine("fd", attr.fd);
+        given.add_plausible("fd", attr.fd);
     } else {
-        given.wrong(
+        given.add_wrong(
             format!("fd {} is no open file", attr.fd),
             "open a file that all processes of the domain open, or give -1",
         );
     }
     let known = u64::from((libc::O_CREAT | libc::O_EXCL).cast_unsigned());
     given.flags("oflags", attr.oflags.cast_unsigned().into(), known);
-    if attr.oflags & libc::O_CREAT == 0 && given.wrong.is_empty() {
-        given.wrong(
+    if attr.oflags & libc::O_CREAT == 0 && given.wrong_arguments.is_empty() {
+        given.add_wrong(
             format!("oflags {:#x} lacks O_CREAT, and there is no domain of this file", attr.oflags),
             "the first process that opens the domain needs O_CREAT",
         );
@@ -80,7 +80,7 @@ pub(crate) fn query_port(facts: &Facts<'_>, port: u32) -> Judged {
         Ok(last @ 1..) => {
             given.number("port_num", port.into(), 1..=last, "phys_port_cnt of ibv_query_device");
         }
-        _ => given.fine("port_num", port),
+        _ => given.add_plausible("port_num", port),
     }
     given
 }
@@ -91,12 +91,12 @@ pub(crate) fn query_device(size: usize, comp_mask: Option<u32>) -> Judged {
     let mut given = Judged::default();
     let least = size_of::<ibv_device_attr>();
     if size < least {
-        given.wrong(
+        given.add_wrong(
             format!("attr_size {size} is less than {least}, the bytes of struct ibv_device_attr"),
             "give sizeof(struct ibv_device_attr_ex)",
         );
     } else {
-        given.fine("attr_size", size);
+        given.add_plausible("attr_size", size);
     }
     if let Some(mask) = comp_mask {
         given.flags("input.comp_mask", mask.into(), 0);
@@ -124,12 +124,12 @@ pub(crate) fn create_counter(comp_mask: u32, kind: u32, flags: u32) -> Judged {
 pub(crate) fn change_counter(name: &str, value: u64, errno: i32) -> Judged {
     let mut given = Judged::default();
     if errno == libc::EINVAL {
-        given.wrong(
+        given.add_wrong(
             format!("{name} {value} brings the counter above max_value"),
             "ibv_query_comp_cntr_caps has max_value, the largest number that the device counts",
         );
     } else {
-        given.fine(name, value);
+        given.add_plausible(name, value);
     }
     given
 }
@@ -137,14 +137,18 @@ pub(crate) fn change_counter(name: &str, value: u64, errno: i32) -> Judged {
 /// ibv_read_comp_cntr(3) and ibv_read_err_comp_cntr(3).
 pub(crate) fn read_counter(has_value: bool) -> Judged {
     let mut given = Judged::default();
-    given.needed("value", has_value, "give an address for the number");
+    given.add_required("value", has_value, "give an address for the number");
     given
 }
 
 /// ibv_query_comp_cntr_caps(3).
 pub(crate) fn query_counter_limits(has_caps: bool) -> Judged {
     let mut given = Judged::default();
-    given.needed("caps", has_caps, "give a struct ibv_comp_cntr_caps, which the call fills in");
+    given.add_required(
+        "caps",
+        has_caps,
+        "give a struct ibv_comp_cntr_caps, which the call fills in",
+    );
     given
 }
 
@@ -168,29 +172,33 @@ pub(crate) fn esp_action(action: &EspAction, creates: bool) -> Judged {
     given.flags("comp_mask", action.comp_mask.into(), IBV_FLOW_ACTION_ESP_MASK_ESN.into());
     if creates {
         let remedy = "set esp_attr to a struct ib_uverbs_flow_action_esp";
-        given.needed("esp_attr", action.has_attr, remedy);
+        given.add_required("esp_attr", action.has_attr, remedy);
     }
     given.number("keymat_proto", action.keymat_proto.into(), 0..=0, "AES_GCM is 0");
     if action.keymat_len != 0 {
-        given.needed("keymat_ptr", action.has_keymat, "set it to keymat_len bytes of the key");
+        given.add_required(
+            "keymat_ptr",
+            action.has_keymat,
+            "set it to keymat_len bytes of the key",
+        );
     } else if creates {
         let remedy = "set keymat_ptr and keymat_len: a new action needs a key";
-        given.wrong("keymat_len is 0", remedy);
+        given.add_wrong("keymat_len is 0", remedy);
     }
     given.number("replay_proto", action.replay_proto.into(), 0..=1, "NONE is 0, BMP is 1");
     if action.replay_len != 0 {
-        given.needed("replay_ptr", action.has_replay, "set it to replay_len bytes");
+        given.add_required("replay_ptr", action.has_replay, "set it to replay_len bytes");
     }
     let is_used = action.comp_mask & IBV_FLOW_ACTION_ESP_MASK_ESN != 0;
     let note = if is_used { "" } else { " (ignored without IBV_FLOW_ACTION_ESP_MASK_ESN)" };
-    given.fine("esn", format_args!("{}{note}", action.esn));
+    given.add_plausible("esn", format_args!("{}{note}", action.esn));
     given
 }
 
 /// ibv_import_pd(3), ibv_import_mr(3) and ibv_import_dm(3).
 pub(crate) fn import(kind: &str, handle: u32) -> Judged {
     let mut given = Judged::default();
-    given.wrong(
+    given.add_wrong(
         format!("the device that was imported has no {kind} of handle {handle:#x}"),
         format!("give the handle member of the {kind} of the process that exported it; is it still there?"),
     );
@@ -209,8 +217,8 @@ pub(crate) fn create_flow(facts: &Facts<'_>, attr: &ibv_flow_attr) -> Judged {
     let limit = "the structure and the specifications behind it";
     given.number("size", attr.size.into(), least..=u16::MAX.into(), limit);
     given.flags("flags", attr.flags.into(), 0x7);
-    given.fine("num_of_specs", attr.num_of_specs);
-    given.fine("priority", attr.priority);
+    given.add_plausible("num_of_specs", attr.num_of_specs);
+    given.add_plausible("priority", attr.priority);
     given
 }
 
@@ -219,9 +227,9 @@ pub(crate) fn attach_counters(description: u32, index: u32, comp_mask: u32, errn
     let mut given = Judged::default();
     given.number("counter_desc", description.into(), 0..=1, "IBV_COUNTER_PACKETS and _BYTES");
     given.flags("comp_mask", comp_mask.into(), 0);
-    given.fine("index", index);
+    given.add_plausible("index", index);
     if errno == libc::EBUSY {
-        given.wrong(
+        given.add_wrong(
             "a steering rule uses the counters already",
             "attach all counters before the first rule is made with them",
         );
@@ -242,7 +250,7 @@ pub(crate) fn read_counters(count: u32, flags: u32) -> Judged {
 pub(crate) fn busy(errno: i32, users: &str) -> Judged {
     let mut given = Judged::default();
     if errno == libc::EBUSY {
-        given.wrong(format!("{users} still use it"), format!("destroy these first: {users}"));
+        given.add_wrong(format!("{users} still use it"), format!("destroy these first: {users}"));
     }
     given
 }
@@ -264,20 +272,20 @@ mod tests {
     #[test]
     fn a_parent_domain_is_over_a_pd() {
         assert_eq!(wrong(&alloc_parent_domain(0, false)), ["pd is NULL"]);
-        assert_eq!(alloc_parent_domain(0x10, true).wrong.len(), 1);
-        assert_eq!(only_mask(4).wrong.len(), 1);
+        assert_eq!(alloc_parent_domain(0x10, true).wrong_arguments.len(), 1);
+        assert_eq!(only_mask(4).wrong_arguments.len(), 1);
     }
 
     #[test]
     fn a_domain_of_xrc_has_a_file_or_minus_1() {
         let good = ibv_xrcd_init_attr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
-        assert!(open_xrcd(&good, false).wrong.is_empty());
+        assert!(open_xrcd(&good, false).wrong_arguments.is_empty());
         let closed = ibv_xrcd_init_attr { fd: 77, ..good };
         assert_eq!(wrong(&open_xrcd(&closed, false)), ["fd 77 is no open file"]);
         let first = ibv_xrcd_init_attr { oflags: 0, ..good };
         assert!(wrong(&open_xrcd(&first, false))[0].contains("O_CREAT"));
         let odd = ibv_xrcd_init_attr { comp_mask: 4, fd: -1, oflags: 1 };
-        assert_eq!(open_xrcd(&odd, false).wrong.len(), 3);
+        assert_eq!(open_xrcd(&odd, false).wrong_arguments.len(), 3);
     }
 
     #[test]
@@ -287,7 +295,7 @@ mod tests {
             wrong(&of(2)),
             ["port_num 2 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
         );
-        assert!(of(1).wrong.is_empty());
+        assert!(of(1).wrong_arguments.is_empty());
     }
 
     #[test]
@@ -312,17 +320,17 @@ mod tests {
         let of = |attr: ibv_flow_attr| {
             judged(ObjectCounts::default(), |facts| create_flow(facts, &attr))
         };
-        assert!(of(good).wrong.is_empty());
+        assert!(of(good).wrong_arguments.is_empty());
         let odd = ibv_flow_attr { comp_mask: 1, type_: 9, size: 3, port: 0, flags: 0x80, ..good };
-        assert_eq!(of(odd).wrong.len(), 5);
+        assert_eq!(of(odd).wrong_arguments.len(), 5);
     }
 
     #[test]
     fn counters_are_attached_before_they_are_used() {
-        assert_eq!(attach_counters(7, 0, 1, libc::EINVAL).wrong.len(), 2);
+        assert_eq!(attach_counters(7, 0, 1, libc::EINVAL).wrong_arguments.len(), 2);
         assert!(wrong(&attach_counters(0, 0, 0, libc::EBUSY))[0].contains("steering rule"));
-        assert_eq!(read_counters(0, 4).wrong.len(), 2);
-        assert!(read_counters(1, 1).wrong.is_empty());
+        assert_eq!(read_counters(0, 4).wrong_arguments.len(), 2);
+        assert!(read_counters(1, 1).wrong_arguments.is_empty());
     }
 
     #[test]
@@ -331,33 +339,33 @@ mod tests {
             wrong(&busy(libc::EBUSY, "indirection tables")),
             ["indirection tables still use it"]
         );
-        assert!(busy(libc::EINVAL, "indirection tables").wrong.is_empty());
+        assert!(busy(libc::EINVAL, "indirection tables").wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_device_is_queried_into_a_structure_that_is_long_enough() {
         let least = size_of::<ibv_device_attr>();
-        assert!(query_device(least, None).wrong.is_empty());
+        assert!(query_device(least, None).wrong_arguments.is_empty());
         let text = format!("attr_size 8 is less than {least}, the bytes of struct ibv_device_attr");
         assert_eq!(wrong(&query_device(8, None)), [text]);
     }
 
     #[test]
     fn the_input_of_a_device_query_has_no_bits() {
-        assert!(query_device(4096, Some(0)).wrong.is_empty());
+        assert!(query_device(4096, Some(0)).wrong_arguments.is_empty());
         let given = query_device(4096, Some(2));
         assert_eq!(wrong(&given), ["input.comp_mask 0x2 has the bits 0x2; there are 0x0"]);
     }
 
     #[test]
     fn only_the_raw_clock_is_queried() {
-        assert!(query_values(1).wrong.is_empty());
+        assert!(query_values(1).wrong_arguments.is_empty());
         assert_eq!(wrong(&query_values(6)), ["comp_mask 0x6 has the bits 0x6; there are 0x1"]);
     }
 
     #[test]
     fn a_completion_counter_counts_requests_or_bytes() {
-        assert!(create_counter(0, 1, 0).wrong.is_empty());
+        assert!(create_counter(0, 1, 0).wrong_arguments.is_empty());
         assert_eq!(
             wrong(&create_counter(0, 2, 0)),
             ["type 2 is not in 0..=1 (ibv_comp_cntr_type)"]
@@ -366,24 +374,24 @@ mod tests {
 
     #[test]
     fn a_completion_counter_has_no_flags_and_no_mask() {
-        assert_eq!(create_counter(1, 0, 2).wrong.len(), 2);
+        assert_eq!(create_counter(1, 0, 2).wrong_arguments.len(), 2);
     }
 
     #[test]
     fn a_counter_has_no_number_above_the_largest() {
         let given = change_counter("amount", 1 << 40, libc::EINVAL);
         assert_eq!(wrong(&given), ["amount 1099511627776 brings the counter above max_value"]);
-        assert!(given.wrong[0].remedy.contains("ibv_query_comp_cntr_caps"));
+        assert!(given.wrong_arguments[0].remedy.contains("ibv_query_comp_cntr_caps"));
     }
 
     #[test]
     fn a_counter_that_is_refused_without_einval_has_no_wrong_number() {
-        assert!(change_counter("value", 3, libc::ENOMEM).wrong.is_empty());
+        assert!(change_counter("value", 3, libc::ENOMEM).wrong_arguments.is_empty());
     }
 
     #[test]
     fn the_number_of_a_counter_needs_an_address() {
-        assert!(read_counter(true).wrong.is_empty());
+        assert!(read_counter(true).wrong_arguments.is_empty());
         assert_eq!(wrong(&read_counter(false)), ["value is NULL"]);
         assert_eq!(wrong(&query_counter_limits(false)), ["caps is NULL"]);
     }
@@ -402,14 +410,14 @@ mod tests {
 
     #[test]
     fn an_esp_action_with_a_key_is_good() {
-        assert!(esp_action(&ESP, true).wrong.is_empty());
+        assert!(esp_action(&ESP, true).wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_new_esp_action_needs_attributes_and_a_key() {
         let bare = EspAction { has_attr: false, keymat_len: 0, ..ESP };
         assert_eq!(wrong(&esp_action(&bare, true)), ["esp_attr is NULL", "keymat_len is 0"]);
-        assert!(esp_action(&bare, false).wrong.is_empty(), "a change may keep both");
+        assert!(esp_action(&bare, false).wrong_arguments.is_empty(), "a change may keep both");
     }
 
     #[test]
@@ -434,6 +442,6 @@ mod tests {
     #[test]
     fn an_esn_without_its_bit_is_listed_as_ignored() {
         let given = esp_action(&EspAction { esn: 7, ..ESP }, true);
-        assert!(given.rest.iter().any(|rest| rest.starts_with("esn 7 (ignored")));
+        assert!(given.plausible_arguments.iter().any(|rest| rest.starts_with("esn 7 (ignored")));
     }
 }

@@ -20,7 +20,7 @@ use super::transitions::{ATTRIBUTES, kind_name, name};
 /// The arguments of a QP's creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedQp {
-    pub(crate) kind: u32,
+    pub(crate) qp_type: u32,
     pub(crate) cap: ibv_qp_cap,
     pub(crate) has_pd: bool,
     pub(crate) has_send_cq: bool,
@@ -36,15 +36,15 @@ pub(crate) struct WantedQp {
 /// ibv_create_qp(3) and ibv_create_qp_ex(3).
 pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Judged {
     let mut given = Judged::default();
-    let WantedQp { kind, cap, .. } = *asked;
+    let WantedQp { qp_type: kind, cap, .. } = *asked;
     let device = facts.device;
     if errno == libc::ENOMEM {
         given.full("QPs", facts.counts.qps, device.map(|device| device.max_qp), "max_qp");
     }
-    given.fine("qp_type", kind_name(kind));
+    given.add_plausible("qp_type", kind_name(kind));
     let receives = kind == IBV_QPT_XRC_RECV;
     if receives {
-        given.needed(
+        given.add_required(
             "xrcd",
             asked.has_xrcd,
             "set xrcd and IBV_QP_INIT_ATTR_XRCD: an XRC_RECV QP is in an XRC domain",
@@ -52,17 +52,17 @@ pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Judg
         return given;
     }
     if !asked.has_pd {
-        given.wrong("there is no PD", "set pd and IBV_QP_INIT_ATTR_PD");
+        given.add_wrong("there is no PD", "set pd and IBV_QP_INIT_ATTR_PD");
     }
     let remedy = "make a CQ by ibv_create_cq, and name it; one may serve for both";
     if !asked.spreads {
-        given.needed("send_cq", asked.has_send_cq, remedy);
+        given.add_required("send_cq", asked.has_send_cq, remedy);
         if kind != IBV_QPT_XRC_SEND {
-            given.needed("recv_cq", asked.has_recv_cq, remedy);
+            given.add_required("recv_cq", asked.has_recv_cq, remedy);
         }
     }
     if asked.special_srq {
-        given.wrong(
+        given.add_wrong(
             "srq is of XRC, or matches tags, which this type does not take",
             "use a basic SRQ; one of XRC is named in each request, and tags are matched by RC",
         );
@@ -75,7 +75,7 @@ pub(crate) fn create_qp(facts: &Facts<'_>, asked: &WantedQp, errno: i32) -> Judg
         given.limited("cap.max_recv_wr", cap.max_recv_wr, 0, wr, "max_qp_wr");
         given.limited("cap.max_recv_sge", cap.max_recv_sge, 0, sge, "max_sge");
     }
-    given.fine("cap.max_inline_data", cap.max_inline_data);
+    given.add_plausible("cap.max_inline_data", cap.max_inline_data);
     given
 }
 
@@ -85,18 +85,18 @@ pub(crate) fn open_qp(comp_mask: u32, kind: u32, has_xrcd: bool, number: u32) ->
     given.flags("comp_mask", comp_mask.into(), u64::from(IBV_QP_OPEN_ATTR_RESERVED - 1));
     let needs = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
     if comp_mask & needs != needs {
-        given.wrong(
+        given.add_wrong(
             format!("comp_mask {comp_mask:#x} lacks {:#x}", needs & !comp_mask),
             "set IBV_QP_OPEN_ATTR_NUM, _XRCD and _TYPE",
         );
     }
     if kind != IBV_QPT_XRC_RECV {
         let text = format!("qp_type is {}: only an XRC_RECV QP is opened", kind_name(kind));
-        given.wrong(text, "set qp_type to IBV_QPT_XRC_RECV");
+        given.add_wrong(text, "set qp_type to IBV_QPT_XRC_RECV");
     }
-    given.needed("xrcd", has_xrcd, "set xrcd to the XRC domain that the QP was created in");
-    if given.wrong.is_empty() {
-        given.wrong(
+    given.add_required("xrcd", has_xrcd, "set xrcd to the XRC domain that the QP was created in");
+    if given.wrong_arguments.is_empty() {
+        given.add_wrong(
             format!("the XRC domain has no XRC_RECV QP of number {number:#x}"),
             "compare qp_num with qp->qp_num of the process that created it; is that QP still there?",
         );
@@ -145,7 +145,7 @@ pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Judge
     if let Some(text) = local_address(facts.ports, asked.port, asked.is_global, "is_global") {
         given.wrong_by(Id::Qp05, text, NEEDS_GLOBAL);
     } else {
-        given.fine("is_global", u8::from(asked.is_global));
+        given.add_plausible("is_global", u8::from(asked.is_global));
     }
     given.number("sl", asked.sl.into(), 0..=15, "4 bits");
     let port = usize::from(asked.port).checked_sub(1).and_then(|at| facts.ports.get(at));
@@ -154,12 +154,12 @@ pub(crate) fn create_ah(facts: &Facts<'_>, asked: &Address, errno: i32) -> Judge
     let index = i64::from(asked.sgid_index);
     given.number("grh.sgid_index", index, 0..=length - 1, "gid_tbl_len of ibv_query_port, less 1");
     if asked.is_empty && index < length {
-        given.wrong(
+        given.add_wrong(
             format!("grh.sgid_index {index}: that entry of the port's GID table is empty"),
             "ibv_query_gid_table shows the entries that are there; ibv_devinfo -v prints them",
         );
     }
-    given.fine("grh.dgid", asked.dgid);
+    given.add_plausible("grh.dgid", asked.dgid);
     given
 }
 
@@ -179,18 +179,18 @@ pub(crate) fn multicast(
     }
     let is_group = group.is_multicast();
     if is_group {
-        given.fine("gid", group);
+        given.add_plausible("gid", group);
     } else {
-        given.wrong(format!("gid {group} is no group"), "a group's GID begins with ff");
+        given.add_wrong(format!("gid {group} is no group"), "a group's GID begins with ff");
     }
     if detaches && is_group {
-        given.wrong(
+        given.add_wrong(
             format!("the QP is not attached to this group (it is attached to {groups})"),
             "ibv_detach_mcast with the GID and LID that ibv_attach_mcast was given",
         );
     }
     if let (libc::ENOMEM, Some(device)) = (errno, facts.device) {
-        given.wrong(
+        given.add_wrong(
             format!(
                 "max_mcast_grp is {}, max_mcast_qp_attach {}",
                 device.max_mcast_grp, device.max_mcast_qp_attach
@@ -205,9 +205,9 @@ pub(crate) fn multicast(
 pub(crate) fn query_qp(mask: u32, has_attr: bool, has_init_attr: bool) -> Judged {
     let mut given = Judged::default();
     given.flags("attr_mask", mask.into(), ATTRIBUTES.into());
-    given.needed("attr", has_attr, "give a struct ibv_qp_attr, which the call fills in");
+    given.add_required("attr", has_attr, "give a struct ibv_qp_attr, which the call fills in");
     let remedy = "give a struct ibv_qp_init_attr, which the call fills in";
-    given.needed("init_attr", has_init_attr, remedy);
+    given.add_required("init_attr", has_init_attr, remedy);
     given
 }
 
@@ -215,17 +215,17 @@ pub(crate) fn query_qp(mask: u32, has_attr: bool, has_init_attr: bool) -> Judged
 pub(crate) fn ece(state: Option<u32>, sets: bool, ece: &ibv_ece) -> Judged {
     let mut given = Judged::default();
     match state {
-        Some(state) if sets && !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) => given.wrong(
+        Some(state) if sets && !matches!(state, IBV_QPS_RESET | IBV_QPS_INIT) => given.add_wrong(
             format!("the QP is in {}: options are set before RTR", name(state)),
             "ibv_set_ece after the change to INIT, and before that to RTR",
         ),
-        Some(state) => given.fine("state", name(state)),
+        Some(state) => given.add_plausible("state", name(state)),
         None => {}
     }
     if sets {
-        given.fine("vendor_id", format_args!("{:#x}", ece.vendor_id));
-        given.fine("options", format_args!("{:#x}", ece.options));
-        given.fine("comp_mask", format_args!("{:#x}", ece.comp_mask));
+        given.add_plausible("vendor_id", format_args!("{:#x}", ece.vendor_id));
+        given.add_plausible("options", format_args!("{:#x}", ece.options));
+        given.add_plausible("comp_mask", format_args!("{:#x}", ece.comp_mask));
     }
     given
 }
@@ -234,17 +234,17 @@ pub(crate) fn ece(state: Option<u32>, sets: bool, ece: &ibv_ece) -> Judged {
 pub(crate) fn rate_limit(state: Option<u32>, attr: &ibv_qp_rate_limit_attr) -> Judged {
     let mut given = Judged::default();
     match state {
-        Some(state) if state != IBV_QPS_RTS => given.wrong(
+        Some(state) if state != IBV_QPS_RTS => given.add_wrong(
             format!("the QP is in {}, and only a QP in RTS has a rate", name(state)),
             "ibv_modify_qp to RTS first",
         ),
-        Some(state) => given.fine("state", name(state)),
+        Some(state) => given.add_plausible("state", name(state)),
         None => {}
     }
     given.flags("comp_mask", attr.comp_mask.into(), 0);
-    given.fine("rate_limit", format_args!("{} kbit/s", attr.rate_limit));
-    given.fine("max_burst_sz", attr.max_burst_sz);
-    given.fine("typical_pkt_sz", attr.typical_pkt_sz);
+    given.add_plausible("rate_limit", format_args!("{} kbit/s", attr.rate_limit));
+    given.add_plausible("max_burst_sz", attr.max_burst_sz);
+    given.add_plausible("typical_pkt_sz", attr.typical_pkt_sz);
     given
 }
 
@@ -257,13 +257,13 @@ pub(crate) fn attach_counter(comp_mask: u32, op_mask: u32, errno: i32) -> Judged
     given.flags("comp_mask", comp_mask.into(), 0);
     if op_mask == 0 {
         let remedy = "set op_mask to the operations that the counter counts";
-        given.wrong("op_mask 0 names no operation", remedy);
+        given.add_wrong("op_mask 0 names no operation", remedy);
     } else {
         given.flags("op_mask", op_mask.into(), COUNTED.into());
     }
     if errno == libc::EBUSY {
         let remedy = "use one counter for each QP and kind of operation";
-        given.wrong("the counter, or the operation of the QP, is in use already", remedy);
+        given.add_wrong("the counter, or the operation of the QP, is in use already", remedy);
     }
     given
 }
@@ -275,7 +275,10 @@ pub(crate) fn destroy_qp(groups: u32) -> Judged {
         let text = format!("the QP is attached to {groups} multicast groups");
         given.wrong_by(Id::Ob03, text, "ibv_detach_mcast first");
     } else {
-        given.wrong("rules of ibv_create_flow name the QP", "ibv_destroy_flow each of them first");
+        given.add_wrong(
+            "rules of ibv_create_flow name the QP",
+            "ibv_destroy_flow each of them first",
+        );
     }
     given
 }
@@ -288,7 +291,7 @@ mod tests {
     use abi::{IBV_QPT_RC, IBV_QPT_UC};
 
     const GOOD: WantedQp = WantedQp {
-        kind: IBV_QPT_RC,
+        qp_type: IBV_QPT_RC,
         cap: ibv_qp_cap {
             max_send_wr: 8,
             max_recv_wr: 8,
@@ -313,14 +316,14 @@ mod tests {
 
     #[test]
     fn a_qp_needs_its_queues() {
-        assert!(qp(GOOD, libc::EINVAL).wrong.is_empty());
+        assert!(qp(GOOD, libc::EINVAL).wrong_arguments.is_empty());
         let none = WantedQp { has_send_cq: false, has_recv_cq: false, ..GOOD };
         assert_eq!(wrong(&qp(none, libc::EINVAL)), ["send_cq is NULL", "recv_cq is NULL"]);
-        let sends = WantedQp { kind: IBV_QPT_XRC_SEND, has_recv_cq: false, ..GOOD };
-        assert!(qp(sends, libc::EINVAL).wrong.is_empty(), "it receives nothing");
-        let receives = WantedQp { kind: IBV_QPT_XRC_RECV, ..none };
+        let sends = WantedQp { qp_type: IBV_QPT_XRC_SEND, has_recv_cq: false, ..GOOD };
+        assert!(qp(sends, libc::EINVAL).wrong_arguments.is_empty(), "it receives nothing");
+        let receives = WantedQp { qp_type: IBV_QPT_XRC_RECV, ..none };
         assert_eq!(wrong(&qp(receives, libc::EINVAL)), ["xrcd is NULL"]);
-        assert_eq!(qp(WantedQp { has_pd: false, ..GOOD }, libc::EINVAL).wrong.len(), 1);
+        assert_eq!(qp(WantedQp { has_pd: false, ..GOOD }, libc::EINVAL).wrong_arguments.len(), 1);
     }
 
     #[test]
@@ -333,13 +336,13 @@ mod tests {
             ..GOOD.cap
         };
         let given = qp(WantedQp { cap: large, ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong.len(), 4);
+        assert_eq!(given.wrong_arguments.len(), 4);
         assert_eq!(
             wrong(&given)[0],
             "cap.max_send_wr 101 is not in 0..=100 (max_qp_wr of ibv_query_device)"
         );
         let shares = WantedQp { cap: large, has_srq: true, ..GOOD };
-        assert_eq!(qp(shares, libc::EINVAL).wrong.len(), 2, "its receives are the SRQ's");
+        assert_eq!(qp(shares, libc::EINVAL).wrong_arguments.len(), 2, "its receives are the SRQ's");
     }
 
     #[test]
@@ -349,13 +352,16 @@ mod tests {
 
     #[test]
     fn an_srq_of_xrc_is_none_for_a_qp() {
-        assert_eq!(qp(WantedQp { special_srq: true, ..GOOD }, libc::EINVAL).wrong.len(), 1);
+        assert_eq!(
+            qp(WantedQp { special_srq: true, ..GOOD }, libc::EINVAL).wrong_arguments.len(),
+            1
+        );
     }
 
     #[test]
     fn a_qp_is_opened_by_its_number_in_its_domain() {
         assert!(wrong(&open_qp(0xb, IBV_QPT_XRC_RECV, true, 0x42))[0].contains("0x42"));
-        assert_eq!(open_qp(0x11, IBV_QPT_UC, false, 1).wrong.len(), 4);
+        assert_eq!(open_qp(0x11, IBV_QPT_UC, false, 1).wrong_arguments.len(), 4);
     }
 
     const ADDRESS: Address = Address {
@@ -375,7 +381,7 @@ mod tests {
 
     #[test]
     fn an_address_has_a_port_and_an_entry_of_its_gid_table() {
-        assert!(ah(ADDRESS, libc::EINVAL).wrong.is_empty());
+        assert!(ah(ADDRESS, libc::EINVAL).wrong_arguments.is_empty());
         assert_eq!(
             wrong(&ah(Address { port: 9, ..ADDRESS }, libc::EINVAL)),
             ["port_num 9 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
@@ -393,7 +399,7 @@ mod tests {
     #[test]
     fn an_address_without_a_route_has_a_check_of_its_own() {
         let given = ah(Address { is_global: false, ..ADDRESS }, libc::EINVAL);
-        assert_eq!(given.wrong[0].id, Some(Id::Qp05));
+        assert_eq!(given.wrong_arguments[0].id, Some(Id::Qp05));
         assert_eq!(wrong(&given), ["is_global is 0, and the port is Ethernet"]);
     }
 
@@ -412,7 +418,7 @@ mod tests {
             judged(ObjectCounts::default(), |facts| multicast(facts, kind, gid, detaches, 1, errno))
         };
         let given = of(IBV_QPT_RC, group, false, libc::EINVAL);
-        assert_eq!(given.wrong[0].id, Some(Id::Ob03));
+        assert_eq!(given.wrong_arguments[0].id, Some(Id::Ob03));
         assert!(
             wrong(&of(IBV_QPT_UD, Ipv6Addr::LOCALHOST, false, libc::EINVAL))[0]
                 .contains("no group")
@@ -421,18 +427,18 @@ mod tests {
         assert!(
             wrong(&of(IBV_QPT_UD, group, false, libc::ENOMEM))[0].contains("max_mcast_grp is 2")
         );
-        assert!(of(IBV_QPT_UD, group, false, libc::EINVAL).wrong.is_empty());
+        assert!(of(IBV_QPT_UD, group, false, libc::EINVAL).wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_qp_that_is_busy_is_in_a_group_or_in_a_rule() {
-        assert_eq!(destroy_qp(2).wrong[0].id, Some(Id::Ob03));
+        assert_eq!(destroy_qp(2).wrong_arguments[0].id, Some(Id::Ob03));
         assert!(wrong(&destroy_qp(0))[0].contains("ibv_create_flow"));
     }
 
     #[test]
     fn a_qp_is_queried_by_known_bits() {
-        assert!(query_qp(1, true, true).wrong.is_empty());
+        assert!(query_qp(1, true, true).wrong_arguments.is_empty());
         let given = query_qp(1 << 30, true, true);
         assert!(wrong(&given)[0].starts_with("attr_mask 0x40000000 has the bits 0x40000000"));
     }
@@ -446,18 +452,21 @@ mod tests {
 
     #[test]
     fn ece_options_are_set_before_rtr() {
-        assert!(ece(Some(IBV_QPS_INIT), true, &ECE).wrong.is_empty());
+        assert!(ece(Some(IBV_QPS_INIT), true, &ECE).wrong_arguments.is_empty());
         assert_eq!(
             wrong(&ece(Some(IBV_QPS_RTS), true, &ECE)),
             ["the QP is in RTS: options are set before RTR"]
         );
-        assert!(ece(Some(IBV_QPS_RTS), false, &ECE).wrong.is_empty(), "a query is always allowed");
+        assert!(
+            ece(Some(IBV_QPS_RTS), false, &ECE).wrong_arguments.is_empty(),
+            "a query is always allowed"
+        );
     }
 
     #[test]
     fn refused_ece_options_are_listed_with_their_vendor() {
         let given = ece(None, true, &ECE);
-        assert_eq!(given.rest, ["vendor_id 0x15b3", "options 0x3", "comp_mask 0x0"]);
+        assert_eq!(given.plausible_arguments, ["vendor_id 0x15b3", "options 0x3", "comp_mask 0x0"]);
     }
 
     const RATE: ibv_qp_rate_limit_attr = ibv_qp_rate_limit_attr {
@@ -469,7 +478,7 @@ mod tests {
 
     #[test]
     fn only_a_qp_in_rts_has_a_rate() {
-        assert!(rate_limit(Some(IBV_QPS_RTS), &RATE).wrong.is_empty());
+        assert!(rate_limit(Some(IBV_QPS_RTS), &RATE).wrong_arguments.is_empty());
         assert_eq!(
             wrong(&rate_limit(Some(IBV_QPS_INIT), &RATE)),
             ["the QP is in INIT, and only a QP in RTS has a rate"]
@@ -487,7 +496,7 @@ mod tests {
 
     #[test]
     fn an_attached_counter_counts_known_operations() {
-        assert!(attach_counter(0, 0x3f, libc::EINVAL).wrong.is_empty());
+        assert!(attach_counter(0, 0x3f, libc::EINVAL).wrong_arguments.is_empty());
         assert_eq!(
             wrong(&attach_counter(0, 0x41, libc::EINVAL)),
             ["op_mask 0x41 has the bits 0x40; there are 0x3f"]

@@ -32,7 +32,7 @@ pub(crate) struct Peer {
     /// `dest_qp_num` of the QP.
     pub(crate) number: u32,
     /// The number of the QP itself.
-    pub(crate) own: u32,
+    pub(crate) local_number: u32,
     /// The peer's process, for messages.
     pub(crate) process: String,
     /// The destination GID of the QP.
@@ -90,7 +90,7 @@ impl Peer {
 
     /// The place and state of the peer, as the end of a message; `None` if unknown. With `counts`
     /// the number of posted receives is included.
-    pub(crate) fn place(&self, counts: bool) -> Option<String> {
+    pub(crate) fn place_and_state(&self, counts: bool) -> Option<String> {
         let Self { answer, number, process, .. } = self;
         let mut text = match answer.place {
             OTHER_END_HERE | OTHER_END_PROCESS if self.has_qp() => format!(
@@ -121,7 +121,7 @@ impl Peer {
         // Before RTR a QP has no peer. A failed QP keeps its peer.
         if self.has_qp()
             && !matches!(self.state(), IBV_QPS_RESET | IBV_QPS_INIT)
-            && answer.dest_qp_num != self.own
+            && answer.dest_qp_num != self.local_number
         {
             text += &match answer.dest_qp_num {
                 0 => ", connected to another host".to_owned(),
@@ -138,7 +138,7 @@ impl Peer {
     }
 
     /// The remedy for a peer that does not answer; `None` if unknown.
-    pub(crate) fn silence(&self) -> Option<String> {
+    pub(crate) fn silent_peer_remedy(&self) -> Option<String> {
         let remedy = match self.answer.place {
             OTHER_END_GONE => "find out why that process ended: its exit status, dmesg".to_owned(),
             OTHER_END_NOBODY => {
@@ -154,8 +154,8 @@ impl Peer {
             _ if self.state() < IBV_QPS_RTR => {
                 "take the peer's QP to RTR before anything is sent to it".to_owned()
             }
-            _ if self.answer.dest_qp_num != self.own => {
-                format!("set dest_qp_num of the peer to {:#x}, the number of this QP", self.own)
+            _ if self.answer.dest_qp_num != self.local_number => {
+                format!("set dest_qp_num of the peer to {:#x}, the number of this QP", self.local_number)
             }
             _ => return None,
         };
@@ -231,7 +231,7 @@ pub(crate) mod tests {
         Peer {
             answer,
             number: 7,
-            own: 5,
+            local_number: 5,
             process: process_name(OTHER_END_PROCESS, 42, "server\n"),
             address: Ipv6Addr::LOCALHOST,
             receives: None,
@@ -254,7 +254,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_connected_peer_is_named_with_its_state() {
-        let text = peer(IBV_QPS_RTS).place(false);
+        let text = peer(IBV_QPS_RTS).place_and_state(false);
         assert_eq!(text.as_deref(), Some("the other end is qp 0x7 of process 42 (server), in RTS"));
     }
 
@@ -264,82 +264,97 @@ pub(crate) mod tests {
         other.answer.dest_qp_num = 9;
         assert!(
             other
-                .place(false)
+                .place_and_state(false)
                 .is_some_and(|text| text.ends_with("connected to qp 0x9 and not to this one"))
         );
-        assert!(other.silence().is_some_and(|remedy| remedy.contains("to 0x5")));
+        assert!(other.silent_peer_remedy().is_some_and(|remedy| remedy.contains("to 0x5")));
         other.answer.dest_qp_num = 0;
-        assert!(other.place(false).is_some_and(|text| text.ends_with("connected to another host")));
+        assert!(
+            other
+                .place_and_state(false)
+                .is_some_and(|text| text.ends_with("connected to another host"))
+        );
     }
 
     #[test]
     fn a_peer_before_rtr_has_no_peer_of_its_own() {
         let mut early = peer(IBV_QPS_INIT);
         early.answer.dest_qp_num = 9;
-        assert!(early.place(false).is_some_and(|text| text.ends_with("in INIT")));
-        assert!(early.silence().is_some_and(|remedy| remedy.contains("to RTR")));
+        assert!(early.place_and_state(false).is_some_and(|text| text.ends_with("in INIT")));
+        assert!(early.silent_peer_remedy().is_some_and(|remedy| remedy.contains("to RTR")));
         assert_eq!(early.attributes(), PeerAttributes::default());
     }
 
     #[test]
     fn a_failed_peer_has_the_reason_among_its_completions() {
-        let remedy = peer(IBV_QPS_ERR).silence();
+        let remedy = peer(IBV_QPS_ERR).silent_peer_remedy();
         assert!(remedy.is_some_and(|remedy| remedy.contains("completions of the peer")));
     }
 
     #[test]
     fn a_good_peer_has_no_remedy() {
-        assert_eq!(peer(IBV_QPS_RTS).silence(), None);
+        assert_eq!(peer(IBV_QPS_RTS).silent_peer_remedy(), None);
     }
 
     #[test]
     fn a_process_without_the_qp_is_named() {
         let none = at(OTHER_END_PROCESS);
         assert_eq!(
-            none.place(false).as_deref(),
+            none.place_and_state(false).as_deref(),
             Some("process 42 (server) has no qp 0x7 (any more)")
         );
-        assert!(none.silence().is_some() && none.access().is_none());
+        assert!(none.silent_peer_remedy().is_some() && none.access().is_none());
     }
 
     #[test]
     fn an_ended_process_is_named_by_its_number() {
         let gone = at(OTHER_END_GONE);
-        assert_eq!(gone.place(false).as_deref(), Some("the process of qp 0x7, 42, has ended"));
-        assert!(gone.silence().is_some_and(|remedy| remedy.contains("exit status")));
+        assert_eq!(
+            gone.place_and_state(false).as_deref(),
+            Some("the process of qp 0x7, 42, has ended")
+        );
+        assert!(gone.silent_peer_remedy().is_some_and(|remedy| remedy.contains("exit status")));
     }
 
     #[test]
     fn a_number_of_no_process_is_named() {
         let nobody = at(OTHER_END_NOBODY);
         assert!(
-            nobody.place(false).is_some_and(|text| text.starts_with("no process of this host"))
+            nobody
+                .place_and_state(false)
+                .is_some_and(|text| text.starts_with("no process of this host"))
         );
-        assert!(nobody.silence().is_some_and(|remedy| remedy.contains("dest_qp_num")));
+        assert!(nobody.silent_peer_remedy().is_some_and(|remedy| remedy.contains("dest_qp_num")));
     }
 
     #[test]
     fn a_peer_on_the_wire_is_named_by_its_address() {
         let mut wire = at(OTHER_END_WIRE);
         wire.address = "::ffff:10.0.0.2".parse().expect("an address");
-        assert!(wire.place(false).is_some_and(|text| text.contains("by the wire, at 10.0.0.2:")));
-        assert_eq!(wire.silence(), None);
+        assert!(
+            wire.place_and_state(false)
+                .is_some_and(|text| text.contains("by the wire, at 10.0.0.2:"))
+        );
+        assert_eq!(wire.silent_peer_remedy(), None);
     }
 
     #[test]
     fn an_unknown_peer_has_no_place() {
-        assert_eq!(at(abi::OTHER_END_UNKNOWN).place(true), None);
-        assert!(at(OTHER_END_CLOSED).place(true).is_some());
+        assert_eq!(at(abi::OTHER_END_UNKNOWN).place_and_state(true), None);
+        assert!(at(OTHER_END_CLOSED).place_and_state(true).is_some());
     }
 
     #[test]
     fn receives_are_counted_only_in_this_process() {
         let mut here = peer(IBV_QPS_RTS);
         here.receives = Some(3);
-        assert!(here.place(true).is_some_and(|text| text.ends_with("in RTS")));
+        assert!(here.place_and_state(true).is_some_and(|text| text.ends_with("in RTS")));
         here.answer.place = OTHER_END_HERE;
-        assert!(here.place(true).is_some_and(|text| text.ends_with(", with 3 receives posted")));
-        assert!(here.place(false).is_some_and(|text| text.ends_with("in RTS")));
+        assert!(
+            here.place_and_state(true)
+                .is_some_and(|text| text.ends_with(", with 3 receives posted"))
+        );
+        assert!(here.place_and_state(false).is_some_and(|text| text.ends_with("in RTS")));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Judged {
     let mut given = Judged::default();
     let is_full = asked.in_flight >= usize::try_from(asked.most_in_flight).unwrap_or(usize::MAX);
     if errno == libc::ENOMEM && is_full {
-        given.wrong(
+        given.add_wrong(
             format!(
                 "{} requests are in flight, and the queue takes {}",
                 asked.in_flight, asked.most_in_flight
@@ -39,18 +39,18 @@ pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Judged {
     }
     if errno == libc::ENOMEM && !is_full {
         let (there, most) = (asked.in_flight, asked.most_in_flight);
-        given.fine("requests in flight", format_args!("{there} of {most}"));
+        given.add_plausible("requests in flight", format_args!("{there} of {most}"));
     }
-    given.fine("opcode", asked.opcode);
+    given.add_plausible("opcode", asked.opcode);
     if let Some(flags) = asked.flags {
         given.flags("send_flags", flags.into(), FLAGS);
     }
     let limit = "as the queue was made";
     given.number("num_sge", asked.elements, 0..=asked.most_elements.into(), limit);
-    given.fine("bytes", asked.bytes);
-    given.fine("max_inline_data", asked.most_inline);
+    given.add_plausible("bytes", asked.bytes);
+    given.add_plausible("max_inline_data", asked.most_inline);
     if !asked.state.is_empty() {
-        given.fine("state", asked.state);
+        given.add_plausible("state", asked.state);
     }
     given
 }
@@ -75,14 +75,14 @@ mod tests {
     #[test]
     fn all_that_a_request_says_is_told() {
         let given = post(&GOOD, libc::EINVAL);
-        assert!(given.wrong.is_empty());
-        assert!(given.rest.contains(&"opcode SEND".to_owned()), "{given:?}");
+        assert!(given.wrong_arguments.is_empty());
+        assert!(given.plausible_arguments.contains(&"opcode SEND".to_owned()), "{given:?}");
     }
 
     #[test]
     fn a_request_with_too_many_elements_or_unknown_flags_is_told() {
         let given = post(&Posted { elements: 3, flags: Some(0x82), ..GOOD }, libc::EINVAL);
-        assert_eq!(given.wrong.len(), 2);
+        assert_eq!(given.wrong_arguments.len(), 2);
     }
 
     #[test]
@@ -90,7 +90,10 @@ mod tests {
         let given = post(&Posted { in_flight: 32, ..GOOD }, libc::ENOMEM);
         assert_eq!(wrong(&given), ["32 requests are in flight, and the queue takes 32"]);
         let given = post(&GOOD, libc::ENOMEM);
-        assert!(given.wrong.is_empty());
-        assert!(given.rest.contains(&"requests in flight 3 of 32".to_owned()), "{given:?}");
+        assert!(given.wrong_arguments.is_empty());
+        assert!(
+            given.plausible_arguments.contains(&"requests in flight 3 of 32".to_owned()),
+            "{given:?}"
+        );
     }
 }

@@ -14,7 +14,7 @@ pub(crate) enum Iteration {
     /// The last `ibv_start_poll` failed.
     Empty = 2,
     /// `ibv_next_poll` found no further completion, and `ibv_end_poll` must follow.
-    Over = 3,
+    Ended = 3,
 }
 
 impl Iteration {
@@ -23,7 +23,7 @@ impl Iteration {
         match number {
             1 => Self::Open,
             2 => Self::Empty,
-            3 => Self::Over,
+            3 => Self::Ended,
             _ => Self::Closed,
         }
     }
@@ -48,7 +48,9 @@ pub(crate) fn start_poll(owner: u32, me: u32) -> Option<Finding> {
 pub(crate) fn next_poll(state: Iteration) -> Option<Finding> {
     match state {
         Iteration::Open => None,
-        Iteration::Over => iterator("the call before it returned ENOENT", "call ibv_end_poll then"),
+        Iteration::Ended => {
+            iterator("the call before it returned ENOENT", "call ibv_end_poll then")
+        }
         Iteration::Closed | Iteration::Empty => iterator("polling has not started", AFTER_START),
     }
 }
@@ -56,7 +58,7 @@ pub(crate) fn next_poll(state: Iteration) -> Option<Finding> {
 /// CQ-11: `ibv_end_poll`.
 pub(crate) fn end_poll(state: Iteration) -> Option<Finding> {
     match state {
-        Iteration::Open | Iteration::Over => None,
+        Iteration::Open | Iteration::Ended => None,
         Iteration::Empty => iterator("ibv_start_poll failed before it", AFTER_START),
         Iteration::Closed => iterator("polling has not started", AFTER_START),
     }
@@ -122,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_states_of_an_iterator_have_numbers() {
-        for state in [Iteration::Closed, Iteration::Open, Iteration::Empty, Iteration::Over] {
+        for state in [Iteration::Closed, Iteration::Open, Iteration::Empty, Iteration::Ended] {
             assert_eq!(Iteration::of(state as u8), state);
         }
         assert_eq!(Iteration::of(9), Iteration::Closed);
@@ -142,14 +144,14 @@ mod tests {
             let text = next_poll(state).expect("a finding").text;
             assert_eq!(text, "polling has not started");
         }
-        let text = next_poll(Iteration::Over).expect("a finding").text;
+        let text = next_poll(Iteration::Ended).expect("a finding").text;
         assert_eq!(text, "the call before it returned ENOENT");
     }
 
     #[test]
     fn polling_ends_once() {
         assert_eq!(end_poll(Iteration::Open), None);
-        assert_eq!(end_poll(Iteration::Over), None);
+        assert_eq!(end_poll(Iteration::Ended), None);
         let text = end_poll(Iteration::Empty).expect("a finding").text;
         assert_eq!(text, "ibv_start_poll failed before it");
         assert!(end_poll(Iteration::Closed).is_some());
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn members_are_read_of_an_open_completion() {
         assert_eq!(read_outside(Iteration::Open), None);
-        for state in [Iteration::Closed, Iteration::Empty, Iteration::Over] {
+        for state in [Iteration::Closed, Iteration::Empty, Iteration::Ended] {
             assert_eq!(read_outside(state).map(|one| one.id), Some(Id::Cq11));
         }
     }

@@ -134,11 +134,11 @@ pub(crate) struct RequestKey {
 pub(crate) struct RefusedList {
     pub(crate) first: RequestKey,
     /// The `wr_id` of `*bad_wr`.
-    pub(crate) bad: u64,
+    pub(crate) refused_wr_id: u64,
     /// Number of posted requests.
     pub(crate) posted: usize,
     /// Number of all requests.
-    pub(crate) all: usize,
+    pub(crate) length: usize,
     pub(crate) error: i32,
 }
 
@@ -151,7 +151,13 @@ impl RefusedList {
         all: usize,
         error: i32,
     ) -> Option<Self> {
-        (posted > 0 && bad != first.wr_id).then_some(Self { first, bad, posted, all, error })
+        (posted > 0 && bad != first.wr_id).then_some(Self {
+            first,
+            refused_wr_id: bad,
+            posted,
+            length: all,
+            error,
+        })
     }
 
     /// WR-13: the list is posted again from its start. `is_in_flight` tells whether a request with
@@ -162,7 +168,7 @@ impl RefusedList {
         is_in_flight: bool,
         list: Option<Stack>,
     ) -> Option<Finding> {
-        let Self { posted, all, bad, .. } = *self;
+        let Self { posted, length: all, refused_wr_id: bad, .. } = *self;
         if *next != self.first || !is_in_flight {
             return None;
         }

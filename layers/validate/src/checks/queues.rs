@@ -51,12 +51,12 @@ pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Judg
             let most = i64::from(device.max_cqe);
             given.number("cqe", asked.cqe, 1..=most, "max_cqe of ibv_query_device");
         }
-        None => given.fine("cqe", asked.cqe),
+        None => given.add_plausible("cqe", asked.cqe),
     }
     let last = i64::from(facts.vectors.max(1)) - 1;
     given.number("comp_vector", asked.comp_vector, 0..=last, "context->num_comp_vectors - 1");
     if asked.foreign_channel {
-        given.wrong(
+        given.add_wrong(
             "channel is of another context",
             "make the channel by ibv_create_comp_channel of the same context",
         );
@@ -70,7 +70,7 @@ pub(crate) fn create_cq(facts: &Facts<'_>, asked: &WantedCq, errno: i32) -> Judg
         given.flags("flags", extended.flags.into(), flags.into());
     }
     if extended.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD != 0 && !extended.parent_is_good {
-        given.wrong(
+        given.add_wrong(
             "parent_domain is no parent domain",
             "make it by ibv_alloc_parent_domain, or leave IBV_CQ_INIT_ATTR_MASK_PD out of comp_mask",
         );
@@ -86,14 +86,14 @@ pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Ju
             let most = i64::from(device.max_cqe);
             given.number("cqe", cqe, 1..=most, "max_cqe of ibv_query_device");
         }
-        None => given.fine("cqe", cqe),
+        None => given.add_plausible("cqe", cqe),
     }
     match waiting {
-        Some(waiting) if waiting > cqe => given.wrong(
+        Some(waiting) if waiting > cqe => given.add_wrong(
             format!("{waiting} completions wait in the CQ, and cqe is {cqe}"),
             "poll them first, or ask for more entries",
         ),
-        Some(waiting) => given.fine("completions that wait:", waiting),
+        Some(waiting) => given.add_plausible("completions that wait:", waiting),
         None => {}
     }
     given
@@ -103,8 +103,8 @@ pub(crate) fn resize_cq(facts: &Facts<'_>, cqe: i64, waiting: Option<i64>) -> Ju
 pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Judged {
     let mut given = Judged::default();
     given.flags("attr_mask", attr_mask.into(), IBV_CQ_ATTR_MODERATE.into());
-    given.fine("moderate.cq_count", count);
-    given.fine("moderate.cq_period", period);
+    given.add_plausible("moderate.cq_count", count);
+    given.add_plausible("moderate.cq_period", period);
     given
 }
 
@@ -112,15 +112,15 @@ pub(crate) fn modify_cq(attr_mask: u32, count: u16, period: u16) -> Judged {
 pub(crate) fn req_notify_cq(has_channel: bool, solicited_only: i32) -> Judged {
     let mut given = Judged::default();
     let remedy = "give ibv_create_cq a channel: a CQ without one brings no events";
-    given.needed("channel of the CQ", has_channel, remedy);
-    given.fine("solicited_only", solicited_only);
+    given.add_required("channel of the CQ", has_channel, remedy);
+    given.add_plausible("solicited_only", solicited_only);
     given
 }
 
 /// ibv_query_srq(3).
 pub(crate) fn query_srq(has_attr: bool) -> Judged {
     let mut given = Judged::default();
-    given.needed("srq_attr", has_attr, "give a struct ibv_srq_attr, which the call fills in");
+    given.add_required("srq_attr", has_attr, "give a struct ibv_srq_attr, which the call fills in");
     given
 }
 
@@ -135,11 +135,11 @@ pub(crate) fn post_srq_ops(
     let mut given = Judged::default();
     if is_basic {
         let remedy = "create the SRQ with srq_type IBV_SRQT_TM and tm_cap";
-        given.wrong("the SRQ is basic, and matches no tags", remedy);
+        given.add_wrong("the SRQ is basic, and matches no tags", remedy);
     }
     if errno == libc::ENOMEM {
         let remedy = "poll completions, or raise tm_cap.max_num_tags and tm_cap.max_ops";
-        given.wrong("the tag list is full, or max_ops operations are outstanding", remedy);
+        given.add_wrong("the tag list is full, or max_ops operations are outstanding", remedy);
     }
     given.number("opcode", operation.opcode.into(), 0..=IBV_WR_TAG_SYNC.into(), "IBV_WR_TAG_*");
     given.flags("flags", operation.flags.into(), (IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC).into());
@@ -149,12 +149,12 @@ pub(crate) fn post_srq_ops(
             given.number("tm.add.num_sge", count.into(), 0..=most_elements.into(), limit);
             if count > 0 {
                 let remedy = "set tm.add.sg_list to an array of num_sge elements";
-                given.needed("tm.add.sg_list", operation.has_list, remedy);
+                given.add_required("tm.add.sg_list", operation.has_list, remedy);
             }
         }
         IBV_WR_TAG_DEL if !is_basic && errno == libc::EINVAL => {
             let handle = operation.handle;
-            given.wrong(
+            given.add_wrong(
                 format!("tm.handle {handle}: the tag list has no such entry"),
                 "give the tm.handle that the call stored for the addition, once",
             );
@@ -176,7 +176,7 @@ pub(crate) struct WantedSrq {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WantedSrqEx {
     pub(crate) comp_mask: u32,
-    pub(crate) kind: u32,
+    pub(crate) srq_type: u32,
     pub(crate) has_pd: bool,
     pub(crate) has_xrcd: bool,
     pub(crate) has_cq: bool,
@@ -196,10 +196,10 @@ pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Ju
     let Some(extended) = asked.extended else { return given };
     let masks = u64::from(IBV_SRQ_INIT_ATTR_RESERVED - 1);
     given.flags("comp_mask", extended.comp_mask.into(), masks);
-    given.number("srq_type", extended.kind.into(), 0..=2, "IBV_SRQT_BASIC, _XRC and _TM");
+    given.number("srq_type", extended.srq_type.into(), 0..=2, "IBV_SRQT_BASIC, _XRC and _TM");
     let mut needs = |name: &str, bit: u32, bit_name: &str, is_there: bool| {
         if extended.comp_mask & bit == 0 {
-            given.wrong(
+            given.add_wrong(
                 format!(
                     "comp_mask {:#x} lacks {bit_name}, which this type needs",
                     extended.comp_mask
@@ -207,20 +207,23 @@ pub(crate) fn create_srq(facts: &Facts<'_>, asked: &WantedSrq, errno: i32) -> Ju
                 format!("set {name} and {bit_name}"),
             );
         } else {
-            given.needed(name, is_there, &format!("set {name}"));
+            given.add_required(name, is_there, &format!("set {name}"));
         }
     };
     needs("pd", IBV_SRQ_INIT_ATTR_PD, "IBV_SRQ_INIT_ATTR_PD", extended.has_pd);
-    if extended.kind == IBV_SRQT_XRC {
+    if extended.srq_type == IBV_SRQT_XRC {
         needs("xrcd", IBV_SRQ_INIT_ATTR_XRCD, "IBV_SRQ_INIT_ATTR_XRCD", extended.has_xrcd);
     }
-    if matches!(extended.kind, IBV_SRQT_XRC | IBV_SRQT_TM) {
+    if matches!(extended.srq_type, IBV_SRQT_XRC | IBV_SRQT_TM) {
         needs("cq", IBV_SRQ_INIT_ATTR_CQ, "IBV_SRQ_INIT_ATTR_CQ", extended.has_cq);
     }
-    if extended.kind == IBV_SRQT_TM {
+    if extended.srq_type == IBV_SRQT_TM {
         needs("tm_cap", IBV_SRQ_INIT_ATTR_TM, "IBV_SRQ_INIT_ATTR_TM", true);
         let limit = "tm_caps.max_num_tags of ibv_query_device_ex is the limit";
-        given.fine("tm_cap.max_num_tags", format_args!("{} ({limit})", extended.max_num_tags));
+        given.add_plausible(
+            "tm_cap.max_num_tags",
+            format_args!("{} ({limit})", extended.max_num_tags),
+        );
     }
     given
 }
@@ -239,7 +242,7 @@ pub(crate) fn modify_srq(
         let most = facts.device.map(|device| device.max_srq_wr);
         given.limited("max_wr", attr.max_wr, 1, most, "max_srq_wr");
         if let Some(posted) = posted.filter(|posted| *posted > u64::from(attr.max_wr)) {
-            given.wrong(
+            given.add_wrong(
                 format!("{posted} receives are posted, and max_wr is {}", attr.max_wr),
                 "ask for as many entries as receives are posted",
             );
@@ -256,7 +259,7 @@ pub(crate) fn modify_srq(
                     "max_wr of the SRQ",
                 );
             }
-            None => given.fine("srq_limit", attr.srq_limit),
+            None => given.add_plausible("srq_limit", attr.srq_limit),
         }
     }
     given
@@ -265,7 +268,7 @@ pub(crate) fn modify_srq(
 /// The arguments of a work queue's creation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WantedWq {
-    pub(crate) kind: u32,
+    pub(crate) wq_type: u32,
     pub(crate) max_wr: u32,
     pub(crate) max_sge: u32,
     pub(crate) comp_mask: u32,
@@ -277,12 +280,12 @@ pub(crate) struct WantedWq {
 pub(crate) fn create_wq(facts: &Facts<'_>, asked: &WantedWq) -> Judged {
     let mut given = Judged::default();
     let device = facts.device;
-    given.number("wq_type", asked.kind.into(), 0..=0, "IBV_WQT_RQ");
+    given.number("wq_type", asked.wq_type.into(), 0..=0, "IBV_WQT_RQ");
     given.limited("max_wr", asked.max_wr, 1, device.map(|d| d.max_qp_wr), "max_qp_wr");
     given.limited("max_sge", asked.max_sge, 0, device.map(|d| d.max_sge), "max_sge");
     given.flags("comp_mask", asked.comp_mask.into(), u64::from(IBV_WQ_INIT_ATTR_RESERVED - 1));
-    given.needed("pd", asked.has_pd, "set pd");
-    given.needed("cq", asked.has_cq, "set cq");
+    given.add_required("pd", asked.has_pd, "set pd");
+    given.add_required("cq", asked.has_cq, "set cq");
     given
 }
 
@@ -301,7 +304,7 @@ pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> J
     let mut given = Judged::default();
     let limit = "log2 of rss_caps.max_rwq_indirection_table_size of ibv_query_device_ex";
     given.number("log_ind_tbl_size", log_size.into(), 0..=31, limit);
-    given.needed("ind_tbl", has_queues, "give 2^log_ind_tbl_size work queues");
+    given.add_required("ind_tbl", has_queues, "give 2^log_ind_tbl_size work queues");
     given.flags("comp_mask", comp_mask.into(), 0);
     given
 }
@@ -323,7 +326,7 @@ mod tests {
     #[test]
     fn a_cq_has_one_entry_at_least_and_as_many_as_the_device_makes_at_most() {
         let of = |cqe| cq(WantedCq { cqe, ..WantedCq::default() }, libc::EINVAL);
-        assert!(of(1).wrong.is_empty() && of(1000).wrong.is_empty());
+        assert!(of(1).wrong_arguments.is_empty() && of(1000).wrong_arguments.is_empty());
         for cqe in [0, -1, 1001] {
             let text = format!("cqe {cqe} is not in 1..=1000 (max_cqe of ibv_query_device)");
             assert_eq!(wrong(&of(cqe)), [text]);
@@ -338,7 +341,7 @@ mod tests {
             wrong(&of(7)),
             ["comp_vector 7 is not in 0..=0 (context->num_comp_vectors - 1)"]
         );
-        assert!(of(0).wrong.is_empty());
+        assert!(of(0).wrong_arguments.is_empty());
     }
 
     #[test]
@@ -360,11 +363,11 @@ mod tests {
             WantedCqEx { wc_flags: 1 << 40, comp_mask: 0x10 | 3, flags: 8, parent_is_good: false };
         let asked = WantedCq { cqe: 8, extended: Some(extended), ..WantedCq::default() };
         let given = cq(asked, libc::EINVAL);
-        assert_eq!(given.wrong.len(), 4, "{given:?}");
+        assert_eq!(given.wrong_arguments.len(), 4, "{given:?}");
         let good = WantedCqEx { wc_flags: 1, comp_mask: 0, flags: 99, parent_is_good: false };
         let asked = WantedCq { cqe: 8, extended: Some(good), ..WantedCq::default() };
         assert!(
-            cq(asked, libc::EINVAL).wrong.is_empty(),
+            cq(asked, libc::EINVAL).wrong_arguments.is_empty(),
             "flags count only where comp_mask has them"
         );
     }
@@ -374,14 +377,14 @@ mod tests {
         let of =
             |cqe, waiting| judged(ObjectCounts::default(), |facts| resize_cq(facts, cqe, waiting));
         assert_eq!(wrong(&of(4, Some(5))), ["5 completions wait in the CQ, and cqe is 4"]);
-        assert!(of(5, Some(5)).wrong.is_empty());
-        assert_eq!(of(0, None).wrong.len(), 1);
+        assert!(of(5, Some(5)).wrong_arguments.is_empty());
+        assert_eq!(of(0, None).wrong_arguments.len(), 1);
     }
 
     #[test]
     fn moderation_is_all_that_a_cq_can_change() {
-        assert!(modify_cq(1, 4, 4).wrong.is_empty());
-        assert_eq!(modify_cq(2, 4, 4).wrong.len(), 1);
+        assert!(modify_cq(1, 4, 4).wrong_arguments.is_empty());
+        assert_eq!(modify_cq(2, 4, 4).wrong_arguments.len(), 1);
     }
 
     fn srq(attr: ibv_srq_attr, extended: Option<WantedSrqEx>, errno: i32) -> Judged {
@@ -393,7 +396,7 @@ mod tests {
 
     #[test]
     fn an_srq_is_no_larger_than_the_device_makes_it() {
-        assert!(srq(ATTR, None, libc::EINVAL).wrong.is_empty());
+        assert!(srq(ATTR, None, libc::EINVAL).wrong_arguments.is_empty());
         let given =
             srq(ibv_srq_attr { max_wr: 1 << 30, max_sge: 1000, ..ATTR }, None, libc::EINVAL);
         assert_eq!(
@@ -409,14 +412,14 @@ mod tests {
     #[test]
     fn each_type_of_srq_needs_its_objects() {
         let basic = WantedSrqEx { comp_mask: 3, has_pd: true, ..WantedSrqEx::default() };
-        assert!(srq(ATTR, Some(basic), libc::EINVAL).wrong.is_empty());
-        let xrc = WantedSrqEx { kind: IBV_SRQT_XRC, ..basic };
-        assert_eq!(srq(ATTR, Some(xrc), libc::EINVAL).wrong.len(), 2, "xrcd and cq");
-        let tagged = WantedSrqEx { kind: IBV_SRQT_TM, comp_mask: 0xb, has_pd: true, ..basic };
+        assert!(srq(ATTR, Some(basic), libc::EINVAL).wrong_arguments.is_empty());
+        let xrc = WantedSrqEx { srq_type: IBV_SRQT_XRC, ..basic };
+        assert_eq!(srq(ATTR, Some(xrc), libc::EINVAL).wrong_arguments.len(), 2, "xrcd and cq");
+        let tagged = WantedSrqEx { srq_type: IBV_SRQT_TM, comp_mask: 0xb, has_pd: true, ..basic };
         let given = srq(ATTR, Some(tagged), libc::EINVAL);
-        assert_eq!(given.wrong.len(), 2, "cq is NULL and tm_cap is not named: {given:?}");
-        let odd = WantedSrqEx { kind: 7, comp_mask: 0x40, ..WantedSrqEx::default() };
-        assert_eq!(srq(ATTR, Some(odd), libc::EINVAL).wrong.len(), 3);
+        assert_eq!(given.wrong_arguments.len(), 2, "cq is NULL and tm_cap is not named: {given:?}");
+        let odd = WantedSrqEx { srq_type: 7, comp_mask: 0x40, ..WantedSrqEx::default() };
+        assert_eq!(srq(ATTR, Some(odd), libc::EINVAL).wrong_arguments.len(), 3);
     }
 
     #[test]
@@ -429,39 +432,51 @@ mod tests {
             wrong(&of(IBV_SRQ_LIMIT, limit, Some(8), None)),
             ["srq_limit 100 is not in 0..=8 (max_wr of the SRQ)"]
         );
-        assert!(of(IBV_SRQ_LIMIT, limit, None, None).wrong.is_empty());
+        assert!(of(IBV_SRQ_LIMIT, limit, None, None).wrong_arguments.is_empty());
         assert!(wrong(&of(IBV_SRQ_MAX_WR, ATTR, Some(16), Some(9)))[0].contains("9 receives"));
         assert!(
             wrong(&of(IBV_SRQ_MAX_WR, ibv_srq_attr { max_wr: 51, ..ATTR }, None, None))[0]
                 .contains("51")
         );
-        assert_eq!(of(8, ATTR, None, None).wrong.len(), 1);
+        assert_eq!(of(8, ATTR, None, None).wrong_arguments.len(), 1);
     }
 
     #[test]
     fn a_work_queue_receives_and_has_a_domain_and_a_cq() {
-        let good =
-            WantedWq { kind: 0, max_wr: 8, max_sge: 1, comp_mask: 0, has_pd: true, has_cq: true };
+        let good = WantedWq {
+            wq_type: 0,
+            max_wr: 8,
+            max_sge: 1,
+            comp_mask: 0,
+            has_pd: true,
+            has_cq: true,
+        };
         let of =
             |asked: WantedWq| judged(ObjectCounts::default(), |facts| create_wq(facts, &asked));
-        assert!(of(good).wrong.is_empty());
-        let bad =
-            WantedWq { kind: 3, max_wr: 0, max_sge: 9, comp_mask: 2, has_pd: false, has_cq: false };
-        assert_eq!(of(bad).wrong.len(), 6);
+        assert!(of(good).wrong_arguments.is_empty());
+        let bad = WantedWq {
+            wq_type: 3,
+            max_wr: 0,
+            max_sge: 9,
+            comp_mask: 2,
+            has_pd: false,
+            has_cq: false,
+        };
+        assert_eq!(of(bad).wrong_arguments.len(), 6);
     }
 
     #[test]
     fn states_and_masks_of_work_queues_have_limits() {
         let attr =
             ibv_wq_attr { attr_mask: 8, wq_state: 3, curr_wq_state: 0, flags: 0, flags_mask: 0 };
-        assert_eq!(modify_wq(&attr).wrong.len(), 2);
-        assert_eq!(create_table(40, false, 1).wrong.len(), 3);
-        assert!(create_table(2, true, 0).wrong.is_empty());
+        assert_eq!(modify_wq(&attr).wrong_arguments.len(), 2);
+        assert_eq!(create_table(40, false, 1).wrong_arguments.len(), 3);
+        assert!(create_table(2, true, 0).wrong_arguments.is_empty());
     }
 
     #[test]
     fn a_cq_without_a_channel_is_not_armed() {
-        assert!(req_notify_cq(true, 1).wrong.is_empty());
+        assert!(req_notify_cq(true, 1).wrong_arguments.is_empty());
         assert_eq!(wrong(&req_notify_cq(false, 0)), ["channel of the CQ is NULL"]);
     }
 

@@ -23,22 +23,22 @@ const LAST_SERVICE_LEVEL: u8 = 15;
 #[derive(Default)]
 struct ChangeArguments {
     /// Suspicious attributes with the reason.
-    odd: Vec<String>,
-    rest: Vec<String>,
+    suspicious: Vec<String>,
+    plausible: Vec<String>,
 }
 
 impl ChangeArguments {
-    fn put(&mut self, name: &str, value: &str, why: Option<String>) {
+    fn add(&mut self, name: &str, value: &str, why: Option<String>) {
         match why {
-            Some(why) => self.odd.push(format!("{name} {value} ({why})")),
-            None => self.rest.push(format!("{name} {value}")),
+            Some(why) => self.suspicious.push(format!("{name} {value} ({why})")),
+            None => self.plausible.push(format!("{name} {value}")),
         }
     }
 
     /// Adds a number, which is suspicious outside `least..=most`.
     fn number(&mut self, name: &str, value: u32, least: u32, most: u32) {
         let is_odd = value < least || value > most;
-        self.put(name, &value.to_string(), is_odd.then(|| format!("not in {least}..={most}")));
+        self.add(name, &value.to_string(), is_odd.then(|| format!("not in {least}..={most}")));
     }
 
     fn address(
@@ -54,19 +54,19 @@ impl ChangeArguments {
             .port(port)
             .is_some_and(|port| u32::from(port.link_layer) == IBV_LINK_LAYER_ETHERNET);
         let odd = (address.is_global == 0 && is_ethernet).then(|| "RoCE needs 1".to_owned());
-        self.put(&name("is_global"), &address.is_global.to_string(), odd);
+        self.add(&name("is_global"), &address.is_global.to_string(), odd);
         if address.is_global != 0 {
             let to = Ipv6Addr::from(address.grh.dgid.bytes());
-            self.put(&name("grh.dgid"), &to.to_string(), address::no_peer(to).map(str::to_owned));
+            self.add(&name("grh.dgid"), &to.to_string(), address::no_peer(to).map(str::to_owned));
             let index = address.grh.sgid_index;
             let odd = (facts.port(port).is_some() && is_empty(port, index))
                 .then(|| "an empty entry".to_owned());
-            self.put(&name("grh.sgid_index"), &index.to_string(), odd);
+            self.add(&name("grh.sgid_index"), &index.to_string(), odd);
         }
         self.number(&name("sl"), address.sl.into(), 0, LAST_SERVICE_LEVEL.into());
         let odd = (address.port_num != port).then(|| format!("the QP is on port {port}"));
-        self.put(&name("port_num"), &address.port_num.to_string(), odd);
-        self.put(&name("static_rate"), &address.static_rate.to_string(), None);
+        self.add(&name("port_num"), &address.port_num.to_string(), odd);
+        self.add(&name("static_rate"), &address.static_rate.to_string(), None);
     }
 }
 
@@ -83,23 +83,23 @@ pub(crate) fn refused(
     let mut given = ChangeArguments::default();
     if let Some(now) = actual {
         if now != facts.state {
-            given.odd.push(format!(
+            given.suspicious.push(format!(
                 "the QP is in {}, where it went by itself, and not in {}",
                 transitions::name(now),
                 transitions::name(facts.state)
             ));
         }
         let to = change.qp_state.unwrap_or(now);
-        if transitions::allowed(facts.kind, now, to).is_none() {
-            given.odd.push(format!(
+        if transitions::allowed(facts.qp_type, now, to).is_none() {
+            given.suspicious.push(format!(
                 "there is no change {} -> {}",
                 transitions::name(now),
                 transitions::name(to)
             ));
         }
     }
-    judge(&mut given, facts, change, is_empty);
-    let ChangeArguments { odd, rest } = given;
+    judge_arguments(&mut given, facts, change, is_empty);
+    let ChangeArguments { suspicious: odd, plausible: rest } = given;
     let errno = match errno {
         // An unreachable destination is reported only with a suspicious attribute.
         libc::EHOSTUNREACH if !odd.is_empty() => "EHOSTUNREACH",
@@ -115,7 +115,7 @@ pub(crate) fn refused(
     Some(Finding::new(Id::Qp03, text, remedy))
 }
 
-fn judge(
+fn judge_arguments(
     given: &mut ChangeArguments,
     facts: &ChangeFacts<'_>,
     change: &QpChange,
@@ -123,7 +123,7 @@ fn judge(
 ) {
     for (name, state) in [("qp_state", change.qp_state), ("cur_qp_state", change.cur_qp_state)] {
         if let Some(state) = state {
-            given.put(name, &transitions::name(state), None);
+            given.add(name, &transitions::name(state), None);
         }
     }
     if let Some(address) = &change.ah_attr {
@@ -145,14 +145,14 @@ fn judge(
     }
     if let Some(flags) = change.qp_access_flags {
         let odd = (flags & !RIGHTS != 0).then(|| format!("{:#x} is no right", flags & !RIGHTS));
-        given.put("qp_access_flags", &format!("{flags:#x}"), odd);
+        given.add("qp_access_flags", &format!("{flags:#x}"), odd);
     }
     if let Some(switch) = change.en_sqd_async_notify {
         given.number("en_sqd_async_notify", switch.into(), 0, 1);
     }
     if let Some(number) = change.dest_qp_num {
         let odd = (number < 2).then(|| "no QP of a program has it".to_owned());
-        given.put("dest_qp_num", &format!("{number:#x}"), odd);
+        given.add("dest_qp_num", &format!("{number:#x}"), odd);
     }
     for (name, value) in [
         ("pkey_index", change.pkey_index.map(u32::from)),
@@ -168,14 +168,14 @@ fn judge(
         ("max_dest_rd_atomic", change.max_dest_rd_atomic.map(u32::from)),
     ] {
         if let Some(value) = value {
-            given.put(name, &value.to_string(), None);
+            given.add(name, &value.to_string(), None);
         }
     }
     if let Some(rate) = change.rate_limit {
         // Bits per kilosecond have no meaning for a connection: only RAW_PACKET has a rate.
-        let odd = (facts.kind != abi::IBV_QPT_RAW_PACKET)
+        let odd = (facts.qp_type != abi::IBV_QPT_RAW_PACKET)
             .then(|| "kbit/s, a limit that only a RAW_PACKET QP has".to_owned());
-        given.put("rate_limit", &rate.to_string(), odd);
+        given.add("rate_limit", &rate.to_string(), odd);
     }
 }
 
@@ -273,7 +273,7 @@ mod tests {
             "{text}"
         );
         let frames = with(|facts| {
-            let facts = ChangeFacts { kind: abi::IBV_QPT_RAW_PACKET, ..*facts };
+            let facts = ChangeFacts { qp_type: abi::IBV_QPT_RAW_PACKET, ..*facts };
             refused(&facts, &change, libc::EINVAL, None, &|_, _| false)
         });
         let text = frames.expect("a finding").text;

@@ -15,7 +15,7 @@ use super::transitions;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SendFacts {
     /// `ibv_qp_type`.
-    pub(crate) kind: u32,
+    pub(crate) qp_type: u32,
     pub(crate) cap: ibv_qp_cap,
     /// `max_rd_atomic`; `u32::MAX` before RTS.
     pub(crate) max_rd_atomic: u32,
@@ -43,7 +43,7 @@ pub(crate) enum Handle {
 /// The bit of a Q_Key that selects the QP's own Q_Key (ibv_post_send(3)).
 const QKEY_OWN: u32 = 1 << 31;
 /// Q_Keys with the bit that programs use on purpose: the bit alone, and the key of QP 1.
-const MEANT: [u32; 2] = [QKEY_OWN, 0x8001_0000];
+const MEANT_QKEY: [u32; 2] = [QKEY_OWN, 0x8001_0000];
 /// The largest message of any transport in bytes (IBTA 1.7 9.2).
 const MAX_MESSAGE: u64 = 1 << 31;
 
@@ -63,7 +63,7 @@ pub(crate) fn state(kind: u32, state: u32) -> Option<Finding> {
 /// The elements whose memory must be checked: none if `send` finds that they cannot be used.
 #[inline]
 pub(crate) fn elements<'a>(facts: &SendFacts, request: &SendRequest<'a>) -> &'a [ibv_sge] {
-    let is_checked = facts.kind != IBV_QPT_DRIVER
+    let is_checked = facts.qp_type != IBV_QPT_DRIVER
         && uses_elements(request.opcode)
         && has_elements(facts, request)
         && !request.is_inline();
@@ -86,11 +86,11 @@ pub(crate) fn send(
 ) -> Findings {
     let mut found = Findings::new();
     let SendRequest { opcode, .. } = *request;
-    if facts.kind == IBV_QPT_DRIVER {
+    if facts.qp_type == IBV_QPT_DRIVER {
         return found;
     }
-    if !is_supported(facts.kind, opcode) {
-        let kind = transitions::kind_name(facts.kind);
+    if !is_supported(facts.qp_type, opcode) {
+        let kind = transitions::kind_name(facts.qp_type);
         found.push(Finding::new(
             Id::Qp12,
             format!("{} is not possible on a QP of type {kind}", opcode_name(opcode)),
@@ -121,7 +121,7 @@ pub(crate) fn send(
             "set max_rd_atomic when the QP goes to RTS",
         ));
     }
-    if facts.kind == IBV_QPT_UD {
+    if facts.qp_type == IBV_QPT_UD {
         found.extend(datagram(facts, request, handle, bytes));
     } else if facts.max_message != 0 && bytes > facts.max_message.min(MAX_MESSAGE) {
         let most = facts.max_message.min(MAX_MESSAGE);
@@ -243,7 +243,7 @@ fn datagram(
             .from(Some(("it was destroyed", stack))),
         ),
     }
-    let selects_own = request.qkey & QKEY_OWN != 0 && !MEANT.contains(&request.qkey);
+    let selects_own = request.qkey & QKEY_OWN != 0 && !MEANT_QKEY.contains(&request.qkey);
     if selects_own && facts.qkey != request.qkey {
         found.push(Finding::new(
             Id::Wr08,
@@ -281,14 +281,14 @@ mod tests {
         max_inline_data: 16,
     };
     const RC: SendFacts = SendFacts {
-        kind: IBV_QPT_RC,
+        qp_type: IBV_QPT_RC,
         cap: CAP,
         max_rd_atomic: 16,
         mtu: 1024,
         qkey: 0x11,
         max_message: 1 << 30,
     };
-    const UD: SendFacts = SendFacts { kind: IBV_QPT_UD, ..RC };
+    const UD: SendFacts = SendFacts { qp_type: IBV_QPT_UD, ..RC };
     const BUFFER: [ibv_sge; 3] = [ibv_sge { addr: 0x1000, length: 8, lkey: 1 }; 3];
 
     fn request(opcode: u32) -> SendRequest<'static> {
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn an_operation_that_the_type_lacks_is_named_with_the_type() {
-        let found = sent(SendFacts { kind: IBV_QPT_UC, ..RC }, request(IBV_WR_RDMA_READ));
+        let found = sent(SendFacts { qp_type: IBV_QPT_UC, ..RC }, request(IBV_WR_RDMA_READ));
         assert_eq!(ids(&found), [Id::Qp12]);
         assert_eq!(text(&found), "RDMA_READ is not possible on a QP of type UC");
     }
@@ -451,6 +451,6 @@ mod tests {
     #[test]
     fn a_vendors_qp_is_not_checked() {
         let odd = SendRequest { flags: 0x8000, count: 99, ..request(77) };
-        assert_eq!(sent(SendFacts { kind: IBV_QPT_DRIVER, ..RC }, odd), []);
+        assert_eq!(sent(SendFacts { qp_type: IBV_QPT_DRIVER, ..RC }, odd), []);
     }
 }

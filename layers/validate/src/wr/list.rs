@@ -16,5 +16,5 @@ pub(super) fn ring(call: &'static str, qp: Option<&Qp>, object: String) {
         // The number of requests that the provider takes is unknown.
         qp.failed.store(true, Ordering::Relaxed);
     }
-    report(call, || object.clone(), [queue::ring()], qp.and_then(Qp::about));
+    report(call, || object.clone(), [queue::ring()], qp.and_then(Qp::message_subject));
 }

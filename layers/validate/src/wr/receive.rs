@@ -34,9 +34,9 @@ pub(crate) fn post_recv<F: FnOnce(Option<Operations>) -> c_int>(
     let site = stack::site(site.caller, site.frame);
     let wr_id = list.first().map_or(0, ReceiveWr::wr_id);
     let watch = WatchedCall::begin(CALL);
-    let srq = known.srq.as_ref().map(|srq| srq.at);
-    let found = queues::receive_state(known.kind, known.state(), srq);
-    report(CALL, || known.request_name(wr_id), found, known.about());
+    let srq = known.srq.as_ref().map(|srq| srq.address);
+    let found = queues::receive_state(known.qp_type, known.state(), srq);
+    report(CALL, || known.request_name(wr_id), found, known.message_subject());
     let most = known.cap.max_recv_sge;
     let mut count = 0;
     // Receives for the wrong queue are not checked further.
@@ -52,17 +52,17 @@ pub(crate) fn post_recv<F: FnOnce(Option<Operations>) -> c_int>(
             let memory = MemoryUse {
                 call: CALL,
                 object: &object,
-                qp: known.about(),
-                ctx: known.ctx.at,
+                qp: known.message_subject(),
+                ctx: known.ctx.address,
                 pd: known.root,
                 written: Some("what arrives"),
             };
             let sges = elements_of(wr, most, &memory);
             elements::check(&mut queue.cache, sges, &memory);
             let request = SendRequest::receive(wr.wr_id(), sges);
-            if known.kind == IBV_QPT_UD {
+            if known.qp_type == IBV_QPT_UD {
                 let found = queues::datagram_receive(request.bytes());
-                report(CALL, object, found, known.about());
+                report(CALL, object, found, known.message_subject());
             }
             if count == 1 {
                 list_begins(known, CALL, &mut queue, &request);
@@ -89,7 +89,7 @@ pub(crate) fn post_recv<F: FnOnce(Option<Operations>) -> c_int>(
         let room = known.cap.max_recv_wr;
         if result.get() == libc::ENOMEM && all >= room as usize {
             let found = queues::receive_queue_is_full(all);
-            report(CALL, || known.request_name(wr_id), [found], known.about());
+            report(CALL, || known.request_name(wr_id), [found], known.message_subject());
         }
         let state = transitions::name(known.state());
         let asked = refused_receive(list.named_by(bad, count), most, &state, all, room);
@@ -156,14 +156,19 @@ pub(crate) fn post_srq_recv<F: FnOnce(Option<Operations>) -> c_int>(
                 call: CALL,
                 object: &object,
                 qp: None,
-                ctx: known.ctx.at,
+                ctx: known.ctx.address,
                 pd: root_of(known.pd),
                 written: Some("what arrives"),
             };
             let sges = elements_of(wr, known.max_sge, &memory);
             elements::check(&mut cache, sges, &memory);
             if known.basic && overlap::is_kept() {
-                let to = PostedTo { ctx: known.ctx.at, queue: known.at, qp: None, kind: 0 };
+                let to = PostedTo {
+                    ctx: known.ctx.address,
+                    queue: known.address,
+                    qp: None,
+                    queue_kind: 0,
+                };
                 // An SRQ's place of posting is not recorded.
                 let found = overlap::receives(to, &mut cache, wr.wr_id(), sges, 0);
                 report(CALL, object, found, None);
@@ -175,10 +180,10 @@ pub(crate) fn post_srq_recv<F: FnOnce(Option<Operations>) -> c_int>(
         known.posted.fetch_add(count as u64, Ordering::Relaxed);
     } else {
         let ids = list.refused(bad, count);
-        ids.iter().for_each(|id| overlap::over(known.at, *id));
+        ids.iter().for_each(|id| overlap::remove_request(known.address, *id));
         let posted = (count - ids.len()) as u64;
         let all = known.posted.fetch_add(posted, Ordering::Relaxed) + posted;
-        let there = all.saturating_sub(known.taken.load(Ordering::Relaxed));
+        let there = all.saturating_sub(known.received.load(Ordering::Relaxed));
         let most = known.max_wr.load(Ordering::Relaxed);
         if result.get() == libc::ENOMEM && there >= u64::from(most) {
             report(CALL, || known.name(), [queues::shared_queue_is_full(there)], None);

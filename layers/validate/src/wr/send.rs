@@ -22,7 +22,7 @@ use crate::threads;
 #[inline]
 fn read<'a>(qp: &Qp, wr: SendWr<'a>) -> SendRequest<'a> {
     let (remote, rkey) = wr.remote();
-    let (ah, qkey) = if qp.kind == IBV_QPT_UD { wr.datagram() } else { (0, 0) };
+    let (ah, qkey) = if qp.qp_type == IBV_QPT_UD { wr.datagram() } else { (0, 0) };
     SendRequest {
         wr_id: wr.wr_id(),
         opcode: wr.opcode(),

@@ -103,7 +103,7 @@ pub struct Counters {
     /// connections.
     pub backlog: u64,
     /// Accepted connections that were given up, because their peers were silent and others waited.
-    pub silent: u64,
+    pub given_up_silent: u64,
     /// Requests that were dropped, because their peer had too many.
     pub crowded: u64,
     /// Requests that were rejected for lack of room.

@@ -25,7 +25,7 @@ pub enum Event<A> {
         /// The new connection.
         connection: Connection,
         /// The peer.
-        from: A,
+        peer: A,
         /// The contents of the REQ.
         request: Box<Request>,
     },
@@ -77,7 +77,7 @@ pub enum Event<A> {
         /// The new request.
         connection: Connection,
         /// The peer.
-        from: A,
+        peer: A,
         /// The contents of the SIDR_REQ.
         request: Box<DatagramRequest>,
     },

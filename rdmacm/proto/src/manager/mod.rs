@@ -173,7 +173,7 @@ impl<A: Clone + Ord> Manager<A> {
                 unknown: 0,
                 ignored: 0,
                 backlog: 0,
-                silent: 0,
+                given_up_silent: 0,
                 crowded: 0,
                 full: 0,
                 stale: 0,
@@ -191,7 +191,7 @@ impl<A: Clone + Ord> Manager<A> {
     /// The number of connections and requests, and the number of remembered ones.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
-        (self.table.live(), self.table.memories())
+        (self.table.live_count(), self.table.memories())
     }
 
     /// The state of a connection.
@@ -221,7 +221,8 @@ impl<A: Clone + Ord> Manager<A> {
     // ---- the passive side
 
     /// Accepts requests for `service`. At most `backlog` requests are reported and not
-    /// [`taken`](Self::taken); further requests wait, and are dropped beyond a limit.
+    /// [`remove_from_backlog`](Self::remove_from_backlog); further requests wait, and are dropped
+    /// beyond a limit.
     ///
     /// # Errors
     /// [`Refused::InUse`].
@@ -252,7 +253,7 @@ impl<A: Clone + Ord> Manager<A> {
         if let Some(key) = self.by_listener.remove(&listener) {
             self.services.remove(&key);
             // A peer repeats a waiting request, and another process may listen by then.
-            self.room.requests.forget(|asking| asking.target() == key);
+            self.room.requests.remove_where(|asking| asking.target() == key);
         }
     }
 
@@ -271,13 +272,13 @@ impl<A: Clone + Ord> Manager<A> {
     }
 
     /// Removes a request from the backlog, after the application has got it.
-    pub fn taken(&mut self, connection: Connection) {
-        self.take(connection);
+    pub fn remove_from_backlog(&mut self, connection: Connection) {
+        self.unlist_request(connection);
         self.admit_waiting();
     }
 
     /// Removes a request from the backlog.
-    fn take(&mut self, connection: Connection) {
+    fn unlist_request(&mut self, connection: Connection) {
         let Some(listener) = self.table.leave_backlog(connection) else { return };
         let service = self.by_listener.get(&listener).and_then(|key| self.services.get_mut(key));
         if let Some(service) = service {
@@ -297,7 +298,7 @@ impl<A: Clone + Ord> Manager<A> {
         reply: Reply,
     ) -> Result<(), Refused> {
         self.note_time(now);
-        self.take(connection);
+        self.unlist_request(connection);
         let (guid, first) = (self.config.guid, self.config.first_resend);
         let longest = self.config.longest_grant;
         let end = self.end_mut(connection)?;
@@ -314,7 +315,7 @@ impl<A: Clone + Ord> Manager<A> {
         let message = Message::Reply(Box::new(reply));
         let bytes = Mad { transaction: end.transaction, message }.emit();
         let state = ConnectionState::ReplySent { reply: Box::new(bytes), resend };
-        self.table.set_state(connection, state, Some(resend.at()));
+        self.table.set_state(connection, state, Some(resend.next_time()));
         self.table.grant(now, connection);
         self.send_to(connection, bytes);
         self.admit_waiting();
@@ -366,7 +367,7 @@ impl<A: Clone + Ord> Manager<A> {
         end.local_qpn = request.qpn;
         end.times = times;
         let connection = self.table.insert(end);
-        self.table.wake(connection, Some(resend.at()));
+        self.table.wake(connection, Some(resend.next_time()));
         self.send_to(connection, bytes);
         Ok(connection)
     }
@@ -401,7 +402,7 @@ impl<A: Clone + Ord> Manager<A> {
         private: Private<148>,
     ) -> Result<(), Refused> {
         self.note_time(now);
-        self.take(connection);
+        self.unlist_request(connection);
         let end = self.end(connection)?;
         let rejected = match &end.state {
             ConnectionState::RequestReceived { .. } => Rejected::Request,
@@ -421,7 +422,7 @@ impl<A: Clone + Ord> Manager<A> {
         let bytes = Mad { transaction: end.transaction, message }.emit();
         self.send_to(connection, bytes);
         if rejected == Rejected::Request {
-            self.remember(now, connection, bytes);
+            self.enter_time_wait(now, connection, bytes);
         } else {
             self.table.remove(connection);
         }
@@ -461,7 +462,7 @@ impl<A: Clone + Ord> Manager<A> {
         let bytes = Mad { transaction: end.transaction, message }.emit();
         let resend = Resend::begin(now, first, end.times.even_interval, end.times.retries);
         let state = ConnectionState::DisconnectSent { request: Box::new(bytes), resend };
-        self.table.set_state(connection, state, Some(resend.at()));
+        self.table.set_state(connection, state, Some(resend.next_time()));
         self.send_to(connection, bytes);
         Ok(())
     }
@@ -477,7 +478,7 @@ impl<A: Clone + Ord> Manager<A> {
         names: (CommId, CommId),
         remote_qpn: Qpn,
     ) {
-        if self.table.is_named(names.0) || self.table.live() >= self.config.connections {
+        if self.table.is_named(names.0) || self.table.live_count() >= self.config.connections {
             return;
         }
         let mut end = ConnectionEntry::new(peer, names.0, random(), ConnectionState::Established);
@@ -500,7 +501,7 @@ impl<A: Clone + Ord> Manager<A> {
 
     /// Ends a connection whose peer process is dead, as if the peer had ended it. A request without
     /// an answer goes on, because another process may answer for the peer.
-    pub fn lost(&mut self, now: Time, connection: Connection) {
+    pub fn peer_process_died(&mut self, now: Time, connection: Connection) {
         let event = match self.stage(connection) {
             Ok(Stage::Established | Stage::DisconnectSent) => {
                 Event::Disconnected { connection, killed: true }
@@ -536,7 +537,7 @@ impl<A: Clone + Ord> Manager<A> {
     /// established connection is ended.
     pub fn destroy(&mut self, now: Time, connection: Connection) {
         self.note_time(now);
-        self.take(connection);
+        self.unlist_request(connection);
         self.events.retain(|event| event.connection() != connection);
         let Some(end) = self.table.get_mut(connection) else { return };
         end.orphan = true;
@@ -573,7 +574,7 @@ impl<A: Clone + Ord> Manager<A> {
     ///
     /// # Errors
     /// [`Refused::NoRoom`].
-    pub fn ask(
+    pub fn send_sidr_request(
         &mut self,
         now: Time,
         random: Random<'_>,
@@ -591,7 +592,7 @@ impl<A: Clone + Ord> Manager<A> {
         let resend = Resend::begin(now, self.config.first_resend, even_interval, retries);
         let state = ConnectionState::DatagramSent { request: Box::new(bytes), resend };
         let connection = self.table.insert(ConnectionEntry::new(peer, id, transaction, state));
-        self.table.wake(connection, Some(resend.at()));
+        self.table.wake(connection, Some(resend.next_time()));
         self.send_to(connection, bytes);
         Ok(connection)
     }
@@ -607,7 +608,7 @@ impl<A: Clone + Ord> Manager<A> {
         reply: DatagramReply,
     ) -> Result<(), Refused> {
         self.note_time(now);
-        self.take(connection);
+        self.unlist_request(connection);
         let end = self.end(connection)?;
         let (ConnectionState::DatagramReceived, Some(id)) = (&end.state, end.remote_id) else {
             return Err(Refused::State((&end.state).into()));
@@ -615,7 +616,7 @@ impl<A: Clone + Ord> Manager<A> {
         let message = Message::DatagramReply(Box::new(DatagramReply { id, ..reply }));
         let bytes = Mad { transaction: end.transaction, message }.emit();
         self.send_to(connection, bytes);
-        self.remember(now, connection, bytes);
+        self.enter_time_wait(now, connection, bytes);
         self.admit_waiting();
         Ok(())
     }
@@ -654,7 +655,7 @@ impl<A: Clone + Ord> Manager<A> {
             | ConnectionState::ReplySent { reply: mad, resend }
             | ConnectionState::DisconnectSent { request: mad, resend }
             | ConnectionState::DatagramSent { request: mad, resend } => {
-                let again = resend.due(now).then(|| (resend.at(), **mad));
+                let again = resend.due(now).then(|| (resend.next_time(), **mad));
                 (Stage::from(&end.state), again)
             }
             other => (Stage::from(&*other), None),
@@ -701,7 +702,7 @@ impl<A: Clone + Ord> Manager<A> {
 
     /// An unused communication id.
     fn new_name(&self, random: Random<'_>) -> Result<CommId, Refused> {
-        if self.table.live() >= self.config.connections {
+        if self.table.live_count() >= self.config.connections {
             return Err(Refused::NoRoom);
         }
         // Of four million ids (65 536 under the longest prefix), few are in use.
@@ -779,7 +780,7 @@ impl<A: Clone + Ord> Manager<A> {
         self.forget_oldest();
     }
 
-    fn remember(&mut self, now: Time, connection: Connection, answer: [u8; MAD_LEN]) {
+    fn enter_time_wait(&mut self, now: Time, connection: Connection, answer: [u8; MAD_LEN]) {
         let until = now.saturating_add(self.config.memory);
         let state = ConnectionState::Answered { answer: Box::new(answer) };
         self.table.set_state(connection, state, Some(until));

@@ -25,12 +25,12 @@ pub(super) enum ParkedKind {
 #[derive(Clone, Debug)]
 pub(super) struct ParkedRequest {
     pub(super) transaction: u64,
-    pub(super) asking: ParkedKind,
+    pub(super) request_kind: ParkedKind,
     /// The random number from which the local communication id is made on admission.
     pub(super) random: u64,
     /// The sender's GUID and communication id, which identify repeats. A SIDR request has no GUID.
     name: (Option<Guid>, CommId),
-    heard: Time,
+    arrived_at: Time,
 }
 
 /// All waiting requests. `A` is the address of a sender.
@@ -93,7 +93,7 @@ impl<A: Clone + Ord> ParkedRequests<A> {
         // `at` is an arrival number, not a time.
         let Some(&at) = self.by_name.get(&(from.clone(), guid, id)) else { return false };
         if let Some(waiting) = self.waiting.get_mut(&(from.clone(), at)) {
-            waiting.heard = now;
+            waiting.arrived_at = now;
         }
         true
     }
@@ -124,7 +124,8 @@ impl<A: Clone + Ord> ParkedRequests<A> {
         }
         self.arrivals += 1;
         let name = asking.name();
-        let waiting = ParkedRequest { transaction, asking, random, name, heard: now };
+        let waiting =
+            ParkedRequest { transaction, request_kind: asking, random, name, arrived_at: now };
         self.waiting.insert((from.clone(), self.arrivals), waiting);
         self.by_name.insert((from.clone(), name.0, name.1), self.arrivals);
         *self.of_source.entry(from.clone()).or_default() += 1;
@@ -147,7 +148,7 @@ impl<A: Clone + Ord> ParkedRequests<A> {
     pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&ParkedRequest> {
         loop {
             let at = self.range_of(source).next()?;
-            let heard = self.waiting.get(&(source.clone(), at))?.heard;
+            let heard = self.waiting.get(&(source.clone(), at))?.arrived_at;
             if now.saturating_sub(heard) < EXPIRES_AFTER {
                 return self.waiting.get(&(source.clone(), at));
             }
@@ -168,8 +169,8 @@ impl<A: Clone + Ord> ParkedRequests<A> {
     }
 
     /// Removes the requests for which `is_over` is true.
-    pub(super) fn forget(&mut self, is_over: impl Fn(&ParkedKind) -> bool) {
-        let over = self.waiting.iter().filter(|(_, waiting)| is_over(&waiting.asking));
+    pub(super) fn remove_where(&mut self, is_over: impl Fn(&ParkedKind) -> bool) {
+        let over = self.waiting.iter().filter(|(_, waiting)| is_over(&waiting.request_kind));
         let over: Vec<_> = over.map(|(key, _)| key.clone()).collect();
         for (source, at) in over {
             self.remove(&source, at);

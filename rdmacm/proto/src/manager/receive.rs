@@ -124,7 +124,7 @@ impl<A: Clone + Ord> Manager<A> {
         if let Some(service) = self.services.get_mut(&(Kind::Connections, request.service)) {
             service.waiting += 1;
         }
-        let state = ConnectionState::RequestReceived { since: now };
+        let state = ConnectionState::RequestReceived { entered_at: now };
         let mut end = ConnectionEntry::new(from.clone(), local_id, transaction, state);
         end.transport = request.transport;
         end.times = Times::passive(&request, self.config.longest_asked);
@@ -132,7 +132,7 @@ impl<A: Clone + Ord> Manager<A> {
         let connection = self.table.insert(end);
         self.table.identify(connection, name, Some(qp));
         let from = from.clone();
-        self.push_event(connection, Event::Request { listener, connection, from, request });
+        self.push_event(connection, Event::Request { listener, connection, peer: from, request });
     }
 
     /// Answers the repetition of a REQ; `false` for another REQ with the same communication id.
@@ -142,7 +142,7 @@ impl<A: Clone + Ord> Manager<A> {
             return false;
         }
         match &end.state {
-            ConnectionState::RequestReceived { since } => {
+            ConnectionState::RequestReceived { entered_at: since } => {
                 if now.saturating_sub(*since) >= end.times.expected / 2 {
                     self.send_acknowledge(known, Rejected::Request);
                 } else {
@@ -239,12 +239,12 @@ impl<A: Clone + Ord> Manager<A> {
                 self.table.identify(connection, name, Some(qp));
                 self.table.set_state(
                     connection,
-                    ConnectionState::ReplyReceived { since: now },
+                    ConnectionState::ReplyReceived { entered_at: now },
                     None,
                 );
                 self.push_event(connection, Event::Reply { connection, reply });
             }
-            ConnectionState::ReplyReceived { since } if same => {
+            ConnectionState::ReplyReceived { entered_at: since } if same => {
                 // The MRA is sent early: the peer may give up a connection whose other end has
                 // shown no sign of life.
                 if now.saturating_sub(*since) >= (end.times.expected / 2).min(MRA_AFTER) {
@@ -303,7 +303,7 @@ impl<A: Clone + Ord> Manager<A> {
         match self.stage(connection) {
             Ok(Stage::RequestSent | Stage::RequestReceived | Stage::ReplySent) => {
                 self.push_event(connection, event);
-                self.take(connection);
+                self.unlist_request(connection);
                 self.table.remove(connection);
             }
             Ok(Stage::ReplyReceived | Stage::Established) => {
@@ -344,7 +344,7 @@ impl<A: Clone + Ord> Manager<A> {
         let Some(end) = self.table.get_mut(connection) else { return };
         let same = end.remote_id == Some(acknowledge.local_id);
         let wait = acknowledge.service_timeout.duration().min(longest);
-        let at = match (&mut end.state, acknowledge.of) {
+        let at = match (&mut end.state, acknowledge.message) {
             (ConnectionState::RequestSent { resend, .. }, Rejected::Request) => {
                 extended(resend, now, wait)
             }
@@ -367,7 +367,7 @@ impl<A: Clone + Ord> Manager<A> {
         let acknowledge = Acknowledge {
             local_id: end.local_id,
             remote_id: end.remote_id.unwrap_or_default(),
-            of,
+            message: of,
             service_timeout: self.config.service_timeout,
             private: Private::NONE,
         };
@@ -516,7 +516,10 @@ impl<A: Clone + Ord> Manager<A> {
         let connection = self.table.insert(end);
         self.table.identify(connection, name, None);
         let from = from.clone();
-        self.push_event(connection, Event::DatagramRequest { listener, connection, from, request });
+        self.push_event(
+            connection,
+            Event::DatagramRequest { listener, connection, peer: from, request },
+        );
     }
 
     fn datagram_reply(&mut self, from: &A, reply: Box<DatagramReply>) {
@@ -538,5 +541,5 @@ fn guid_of(reject: &Reject) -> Option<Guid> {
 }
 
 fn extended(resend: &mut Resend, now: Time, wait: Time) -> Option<Time> {
-    resend.extend(now, wait).then(|| resend.at())
+    resend.extend(now, wait).then(|| resend.next_time())
 }

@@ -20,7 +20,7 @@ pub(super) struct Resend {
     /// The time at which the sender gives up.
     deadline: Time,
     /// The time of the next repetition, or of giving up.
-    at: Time,
+    next_time: Time,
     /// The end of the wait that the peer requested after the last message.
     patience: Option<Time>,
 }
@@ -35,7 +35,7 @@ impl Resend {
             interval: first,
             even_interval,
             deadline,
-            at: now,
+            next_time: now,
             patience: None,
         };
         resend.schedule(now);
@@ -43,8 +43,8 @@ impl Resend {
     }
 
     /// The time of the next action.
-    pub(super) const fn at(&self) -> Time {
-        self.at
+    pub(super) const fn next_time(&self) -> Time {
+        self.next_time
     }
 
     /// Called at that time: `true` to send the message again, `false` to give up.
@@ -67,7 +67,7 @@ impl Resend {
         if self.patience.is_some() {
             return false;
         }
-        let end = self.at.max(now.saturating_add(wait).saturating_add(self.even_interval));
+        let end = self.next_time.max(now.saturating_add(wait).saturating_add(self.even_interval));
         self.patience = Some(end);
         let rest = end.saturating_add(self.even_interval.saturating_mul(self.left));
         self.deadline = self.deadline.max(rest);
@@ -77,14 +77,15 @@ impl Resend {
 
     /// Waits until the end of the requested time, or one interval.
     fn wait(&mut self, now: Time) {
-        self.at = self.patience.map_or(now, |end| end.min(now.saturating_add(PATIENT_INTERVAL)));
+        self.next_time =
+            self.patience.map_or(now, |end| end.min(now.saturating_add(PATIENT_INTERVAL)));
     }
 
     fn schedule(&mut self, now: Time) {
         let even = self.deadline.saturating_sub(now) / self.left.saturating_add(1);
-        self.at = now.saturating_add(self.interval.min(even));
+        self.next_time = now.saturating_add(self.interval.min(even));
         if self.left == 0 {
-            self.at = self.deadline;
+            self.next_time = self.deadline;
         }
     }
 }
@@ -97,9 +98,9 @@ mod tests {
     const PLAIN: Duration = Duration::from_secs(6);
 
     fn moments(mut resend: Resend) -> Vec<Time> {
-        let mut moments = vec![resend.at()];
-        while resend.due(resend.at()) {
-            moments.push(resend.at());
+        let mut moments = vec![resend.next_time()];
+        while resend.due(resend.next_time()) {
+            moments.push(resend.next_time());
         }
         moments
     }
@@ -132,24 +133,24 @@ mod tests {
         let end = FIRST / 2 + wait + PLAIN;
         assert_eq!(meanwhile(&mut resend, end), 14);
         assert!(resend.due(end));
-        let end = resend.at() + wait + PLAIN;
-        assert!(resend.extend(resend.at(), wait));
+        let end = resend.next_time() + wait + PLAIN;
+        assert!(resend.extend(resend.next_time(), wait));
         assert_eq!(meanwhile(&mut resend, end), 14);
         assert!(resend.due(end));
-        let last = resend.at();
+        let last = resend.next_time();
         assert!(!resend.due(last));
     }
 
     /// The number of repetitions during the wait, in which further MRAs have no effect.
     fn meanwhile(resend: &mut Resend, end: Time) -> u32 {
         let mut times = 0;
-        while resend.at() < end {
-            let before = resend.at();
+        while resend.next_time() < end {
+            let before = resend.next_time();
             assert!(resend.due(before) && !resend.extend(before, PATIENT_INTERVAL * 9));
-            assert!(resend.at() - before <= PATIENT_INTERVAL);
+            assert!(resend.next_time() - before <= PATIENT_INTERVAL);
             times += 1;
         }
-        assert_eq!(resend.at(), end);
+        assert_eq!(resend.next_time(), end);
         times
     }
 
@@ -157,6 +158,6 @@ mod tests {
     fn times_at_the_end_of_all_do_not_wrap() {
         let mut resend = Resend::begin(Time::MAX, FIRST, Duration::MAX, u32::MAX);
         assert!(resend.extend(Time::MAX, Duration::MAX));
-        assert_eq!(resend.at(), Time::MAX);
+        assert_eq!(resend.next_time(), Time::MAX);
     }
 }

@@ -12,7 +12,7 @@ use crate::wire::ServiceId;
 pub(super) struct WaitingRoom<A> {
     pub(super) requests: ParkedRequests<A>,
     /// The end of the grace time of the oldest silent peer.
-    again: Option<Time>,
+    grace_end: Option<Time>,
     /// Whether room may have become free.
     freed: bool,
     /// The time of the manager's last call.
@@ -32,7 +32,7 @@ pub(super) enum Room {
 
 impl<A: Clone + Ord> WaitingRoom<A> {
     pub(super) const fn new() -> Self {
-        Self { requests: ParkedRequests::new(), again: None, freed: false, now: Time::ZERO }
+        Self { requests: ParkedRequests::new(), grace_end: None, freed: false, now: Time::ZERO }
     }
 }
 
@@ -71,22 +71,22 @@ impl<A: Clone + Ord> Manager<A> {
             && let Some(at) = self.silent_since(from)
         {
             let until = at.saturating_add(self.config.half_open_grace);
-            let again = self.room.again.map_or(until, |again| again.min(until));
-            self.room.again = Some(again);
+            let again = self.room.grace_end.map_or(until, |again| again.min(until));
+            self.room.grace_end = Some(again);
             self.note_time(now);
         }
     }
 
     /// The next time to try to admit waiting requests.
     pub(super) fn room_timeout(&self) -> Option<Time> {
-        self.room.again
+        self.room.grace_end
     }
 
     /// Records the current time.
     pub(super) fn note_time(&mut self, now: Time) {
         self.room.now = self.room.now.max(now);
-        if self.room.again.is_some_and(|again| again <= now) {
-            (self.room.again, self.room.freed) = (None, true);
+        if self.room.grace_end.is_some_and(|again| again <= now) {
+            (self.room.grace_end, self.room.freed) = (None, true);
         }
     }
 
@@ -118,7 +118,7 @@ impl<A: Clone + Ord> Manager<A> {
         while without < self.room.requests.sources() {
             let Some(source) = self.room.requests.next_source() else { break };
             let Some(oldest) = self.room.requests.oldest(now, &source) else { continue };
-            let (kind, service) = oldest.asking.target();
+            let (kind, service) = oldest.request_kind.target();
             let mut room = self.room_for(kind, service, &source);
             while room == Room::HalfOpen && self.give_up_silent(now, &source) {
                 room = self.room_for(kind, service, &source);
@@ -133,11 +133,11 @@ impl<A: Clone + Ord> Manager<A> {
             }
         }
         self.table.take_freed();
-        self.room.again = None;
+        self.room.grace_end = None;
         if !self.room.requests.is_empty() {
             let grace = self.config.half_open_grace;
             let later = self.table.granted_after(now.checked_sub(grace));
-            self.room.again = later.map(|at| at.saturating_add(grace));
+            self.room.grace_end = later.map(|at| at.saturating_add(grace));
         }
     }
 
@@ -150,7 +150,7 @@ impl<A: Clone + Ord> Manager<A> {
             let mixed = (seed ^ seed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
             (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb)
         };
-        match waiting.asking {
+        match waiting.request_kind {
             ParkedKind::Connection(request) => {
                 self.request(now, &mut random, from, waiting.transaction, request);
             }
@@ -167,7 +167,7 @@ impl<A: Clone + Ord> Manager<A> {
         if now < at.saturating_add(self.config.half_open_grace) {
             return false;
         }
-        self.counters.silent += 1;
+        self.counters.given_up_silent += 1;
         self.give_up(connection, Rejected::Other);
         self.push_event(connection, Event::Unreachable { connection, absent: false });
         self.table.remove(connection);
@@ -181,7 +181,7 @@ impl<A> ConnectionEntry<A> {
     pub(super) const fn is_half_open(&self) -> bool {
         match self.state {
             ConnectionState::RequestReceived { .. } => self.in_backlog,
-            ConnectionState::ReplySent { .. } => !self.heard,
+            ConnectionState::ReplySent { .. } => !self.peer_answered,
             _ => false,
         }
     }

@@ -19,9 +19,9 @@ pub(super) enum ConnectionState {
     /// A REQ was sent.
     RequestSent { request: SavedMad, resend: Resend },
     /// A REP arrived; the application has not called `ready` yet.
-    ReplyReceived { since: Time },
+    ReplyReceived { entered_at: Time },
     /// A REQ arrived; the application has not answered yet.
-    RequestReceived { since: Time },
+    RequestReceived { entered_at: Time },
     /// A REP was sent.
     ReplySent { reply: SavedMad, resend: Resend },
     /// Both ends are ready.
@@ -104,7 +104,7 @@ pub(super) struct ConnectionEntry<A> {
     /// True: the application has forgotten the connection.
     pub(super) orphan: bool,
     /// True: the peer has answered a message that only the peer received, so the peer exists.
-    pub(super) heard: bool,
+    pub(super) peer_answered: bool,
     /// The last question to the peer whether the connection still exists: its time and transaction.
     pub(super) liveness_probe: Option<(Time, u64)>,
     pub(super) state: ConnectionState,
@@ -131,7 +131,7 @@ impl<A> ConnectionEntry<A> {
             listener: None,
             in_backlog: false,
             orphan: false,
-            heard: false,
+            peer_answered: false,
             liveness_probe: None,
             state,
             name: None,
@@ -182,7 +182,7 @@ impl<A> ConnectionEntry<A> {
     }
 
     /// Whether the connection is only remembered.
-    const fn remembered(&self) -> bool {
+    const fn is_time_wait(&self) -> bool {
         matches!(self.state, ConnectionState::TimeWait | ConnectionState::Answered { .. })
     }
 }
@@ -196,7 +196,7 @@ pub(super) struct Table<A> {
     by_qp: BTreeMap<RemoteQp<A>, Connection>,
     timers: BTreeSet<(Time, Connection)>,
     /// Remembered connections, the oldest first. Some may be gone.
-    remembered: VecDeque<Connection>,
+    time_waits: VecDeque<Connection>,
     /// The number of remembered connections.
     memories: usize,
     /// The number of pending requests of each peer.
@@ -219,7 +219,7 @@ impl<A: Clone + Ord> Table<A> {
             by_name: BTreeMap::new(),
             by_qp: BTreeMap::new(),
             timers: BTreeSet::new(),
-            remembered: VecDeque::new(),
+            time_waits: VecDeque::new(),
             memories: 0,
             pending: BTreeMap::new(),
             half_open_of: BTreeMap::new(),
@@ -231,7 +231,7 @@ impl<A: Clone + Ord> Table<A> {
     }
 
     /// The number of connections that are not only remembered.
-    pub(super) fn live(&self) -> usize {
+    pub(super) fn live_count(&self) -> usize {
         self.ends.len().saturating_sub(self.memories)
     }
 
@@ -285,7 +285,7 @@ impl<A: Clone + Ord> Table<A> {
 
     /// Records a sign of life of the peer.
     pub(super) fn mark_heard(&mut self, connection: Connection) {
-        self.change(connection, |end| end.heard = true);
+        self.change(connection, |end| end.peer_answered = true);
     }
 
     /// Removes a connection from its listener's backlog; returns the listener.
@@ -310,7 +310,8 @@ impl<A: Clone + Ord> Table<A> {
             self.half_open += 1;
             *self.half_open_of.entry(end.peer.clone()).or_default() += 1;
         }
-        let is_silent = matches!(end.state, ConnectionState::ReplySent { .. }) && !end.heard;
+        let is_silent =
+            matches!(end.state, ConnectionState::ReplySent { .. }) && !end.peer_answered;
         if !is_silent && let Some(at) = end.granted.take() {
             self.granted.remove(&(at, connection));
         }
@@ -399,7 +400,7 @@ impl<A: Clone + Ord> Table<A> {
         timer: Option<Time>,
     ) {
         let Some(end) = self.ends.get(&connection) else { return };
-        let (pending, remembered) = (end.pending(), end.remembered());
+        let (pending, remembered) = (end.pending(), end.is_time_wait());
         self.change(connection, |end| end.state = state);
         let Some(end) = self.ends.get_mut(&connection) else { return };
         if pending && !end.pending() {
@@ -411,12 +412,12 @@ impl<A: Clone + Ord> Table<A> {
                 self.by_qp.remove(&qp);
             }
         }
-        if !remembered && end.remembered() {
+        if !remembered && end.is_time_wait() {
             self.memories += 1;
-            self.remembered.push_back(connection);
-            if self.remembered.len() > 64 + 2 * self.memories {
+            self.time_waits.push_back(connection);
+            if self.time_waits.len() > 64 + 2 * self.memories {
                 let ends = &self.ends;
-                self.remembered.retain(|connection| ends.contains_key(connection));
+                self.time_waits.retain(|connection| ends.contains_key(connection));
             }
         }
         self.wake(connection, timer);
@@ -455,11 +456,11 @@ impl<A: Clone + Ord> Table<A> {
         if end.pending() {
             Self::one_less(&mut self.pending, &end.peer);
         }
-        if end.remembered() {
+        if end.is_time_wait() {
             self.memories -= 1;
             // Nearly always the oldest is removed first.
-            while self.remembered.front().is_some_and(|first| !self.ends.contains_key(first)) {
-                self.remembered.pop_front();
+            while self.time_waits.front().is_some_and(|first| !self.ends.contains_key(first)) {
+                self.time_waits.pop_front();
             }
         }
         Some(end)
@@ -467,7 +468,7 @@ impl<A: Clone + Ord> Table<A> {
 
     /// The connection that has been remembered for the longest time.
     pub(super) fn oldest_memory(&self) -> Option<Connection> {
-        self.remembered.iter().copied().find(|connection| self.ends.contains_key(connection))
+        self.time_waits.iter().copied().find(|connection| self.ends.contains_key(connection))
     }
 
     /// All connections.

@@ -25,7 +25,7 @@ pub struct Incoming {
     messages: VecDeque<u32>,
     unread: u32,
     /// The offset of the oldest unread byte.
-    at: u32,
+    read_offset: u32,
     /// The remaining room of each granted half, in order.
     granted: VecDeque<u32>,
     /// The offset of the next half to grant.
@@ -33,7 +33,7 @@ pub struct Incoming {
     /// Bytes that were read, and not granted again.
     free: u32,
     /// The number of processed messages, and the last announced limit; modulo 2^16.
-    done: u16,
+    processed: u16,
     announced: u16,
 }
 
@@ -46,11 +46,11 @@ impl Incoming {
             capacity: settings.receive_queue,
             messages: VecDeque::with_capacity(settings.receive_queue.into()),
             unread: 0,
-            at: 0,
+            read_offset: 0,
             granted: VecDeque::from([half]),
             next: half,
             free: half,
-            done: 0,
+            processed: 0,
             announced: settings.receive_queue,
         }
     }
@@ -61,7 +61,7 @@ impl Incoming {
             return Err(Broken::TooMany);
         }
         if bytes == 0 {
-            self.done = self.done.wrapping_add(1);
+            self.processed = self.processed.wrapping_add(1);
             return Ok(());
         }
         let room = self.granted.front_mut().ok_or(Broken::TooLong { bytes, room: 0 })?;
@@ -76,7 +76,7 @@ impl Incoming {
 
     /// Records the write of a table entry, which also costs a credit.
     pub(super) const fn mapping(&mut self) {
-        self.done = self.done.wrapping_add(1);
+        self.processed = self.processed.wrapping_add(1);
     }
 
     /// The number of unread bytes.
@@ -91,7 +91,7 @@ impl Incoming {
     pub fn piece(&self, skip: u32) -> Option<(u32, u32)> {
         let left = self.unread.checked_sub(skip).filter(|&left| left > 0)?;
         let size = 2 * self.half;
-        let at = (self.at + skip) % size;
+        let at = (self.read_offset + skip) % size;
         Some((at, left.min(size - at)))
     }
 
@@ -99,7 +99,7 @@ impl Incoming {
     pub fn consume(&mut self, bytes: u32) {
         let bytes = bytes.min(self.unread);
         self.unread -= bytes;
-        self.at = (self.at + bytes) % (2 * self.half);
+        self.read_offset = (self.read_offset + bytes) % (2 * self.half);
         self.free += bytes;
         let mut left = bytes;
         while let Some(oldest) = self.messages.front_mut() {
@@ -109,14 +109,14 @@ impl Incoming {
             }
             left -= *oldest;
             self.messages.pop_front();
-            self.done = self.done.wrapping_add(1);
+            self.processed = self.processed.wrapping_add(1);
         }
     }
 
     /// The next message to the sender: a half of the buffer as soon as one is free, and credits
     /// when half of them are used.
     pub(super) fn grant(&mut self) -> Option<Grant> {
-        let limit = self.done.wrapping_add(self.capacity);
+        let limit = self.processed.wrapping_add(self.capacity);
         let has_half = self.free >= self.half;
         if !has_half && limit.wrapping_sub(self.announced) < self.capacity / 2 {
             return None;

@@ -55,19 +55,19 @@ impl Mapping {
 /// The mapped buffers of the peer.
 #[derive(Debug, Default)]
 pub struct Targets {
-    known: Vec<Option<Mapping>>,
+    mappings: Vec<Option<Mapping>>,
 }
 
 impl Targets {
     /// A table with `mappings` entries.
     #[must_use]
     pub fn new(mappings: u16) -> Self {
-        Self { known: vec![None; mappings.into()] }
+        Self { mappings: vec![None; mappings.into()] }
     }
 
     /// Stores an entry that the peer wrote; `false`: the table has no such entry.
     pub fn learn(&mut self, index: u16, mapping: Mapping) -> bool {
-        let Some(entry) = self.known.get_mut(usize::from(index)) else { return false };
+        let Some(entry) = self.mappings.get_mut(usize::from(index)) else { return false };
         *entry = (mapping.area.length != 0).then_some(mapping);
         true
     }
@@ -75,7 +75,7 @@ impl Targets {
     /// The memory at an offset: address, key, and the number of bytes that follow.
     #[must_use]
     pub fn find(&self, offset: u64) -> Option<Area> {
-        self.known.iter().flatten().find_map(|mapping| {
+        self.mappings.iter().flatten().find_map(|mapping| {
             let within = u32::try_from(offset.checked_sub(mapping.offset)?).ok()?;
             let length = mapping.area.length.checked_sub(within).filter(|&left| left > 0)?;
             let addr = mapping.area.addr.checked_add(within.into())?;

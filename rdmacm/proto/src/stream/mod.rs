@@ -57,7 +57,7 @@ pub struct Stream {
     pub outgoing: Outgoing,
     /// The receiving side.
     pub incoming: Incoming,
-    life: StreamState,
+    state: StreamState,
     /// True: further data may arrive.
     readable: bool,
     /// True: this end's side was not shut down.
@@ -79,7 +79,7 @@ impl Stream {
         Ok(Self {
             outgoing: Outgoing::new(settings, hello),
             incoming: Incoming::new(settings),
-            life: StreamState::Open,
+            state: StreamState::Open,
             readable: true,
             writable: true,
             entries: hello.table.length,
@@ -89,14 +89,14 @@ impl Stream {
 
     /// The state of the connection.
     #[must_use]
-    pub const fn life(&self) -> StreamState {
-        self.life
+    pub const fn state(&self) -> StreamState {
+        self.state
     }
 
     /// Whether the connection is open.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        self.life == StreamState::Open
+        self.state == StreamState::Open
     }
 
     /// Whether further data may arrive.
@@ -119,14 +119,14 @@ impl Stream {
         if !self.is_open() {
             return Ok(None);
         }
-        let done = self.obey(message, written);
+        let done = self.handle_message(message, written);
         if done.is_err() {
-            self.life = StreamState::Broken;
+            self.state = StreamState::Broken;
         }
         done
     }
 
-    fn obey(&mut self, message: Message, written: u32) -> Result<Option<Update>, Broken> {
+    fn handle_message(&mut self, message: Message, written: u32) -> Result<Option<Update>, Broken> {
         match message {
             Message::Data(bytes) => self.incoming.data(bytes)?,
             Message::Credits(limit) => {
@@ -139,9 +139,9 @@ impl Stream {
                 self.incoming.mapping();
                 return Ok(Some(Update::Mapping(index)));
             }
-            Message::Disconnect => self.life = StreamState::Ended,
+            Message::Disconnect => self.state = StreamState::Ended,
             Message::Shutdown if self.writable => self.readable = false,
-            Message::Shutdown => self.life = StreamState::Ended,
+            Message::Shutdown => self.state = StreamState::Ended,
             Message::KeepAlive => {}
         }
         Ok(None)
@@ -151,7 +151,7 @@ impl Stream {
     pub fn complete(&mut self, done: CompletedRequest, ok: bool) {
         self.outgoing.complete(done);
         if done == CompletedRequest::Disconnect && self.is_open() {
-            self.life = StreamState::Ended;
+            self.state = StreamState::Ended;
         }
         if !ok {
             self.fail();
@@ -161,14 +161,14 @@ impl Stream {
     /// Records that the peer disconnected without a message.
     pub fn end(&mut self) {
         if self.is_open() {
-            self.life = StreamState::Ended;
+            self.state = StreamState::Ended;
         }
     }
 
     /// Marks the connection as broken, unless it has ended.
     pub fn fail(&mut self) {
         if self.is_open() {
-            self.life = StreamState::Broken;
+            self.state = StreamState::Broken;
         }
     }
 

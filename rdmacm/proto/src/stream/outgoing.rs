@@ -29,9 +29,9 @@ pub struct Write {
     /// The number of bytes.
     pub bytes: u32,
     /// The location of the bytes.
-    pub from: ByteLocation,
+    pub location: ByteLocation,
     /// The completion of the request.
-    pub done: CompletedRequest,
+    pub completion: CompletedRequest,
 }
 
 /// The completion of a request. Requests complete in the order of posting.
@@ -72,7 +72,7 @@ impl CompletedRequest {
 #[derive(Debug)]
 pub struct Outgoing {
     /// The number of sent messages, and the limit; modulo 2^16.
-    sent: u16,
+    sent_messages: u16,
     limit: u16,
     /// The granted buffers of the peer, in order.
     targets: VecDeque<Area>,
@@ -86,7 +86,7 @@ pub struct Outgoing {
     inline: u32,
     /// The send buffer: its size, the offset of the next byte, and the number of bytes in flight.
     size: u32,
-    at: u32,
+    write_offset: u32,
     used: u32,
 }
 
@@ -98,7 +98,7 @@ impl Outgoing {
             targets.push_back(hello.buffer);
         }
         Self {
-            sent: 0,
+            sent_messages: 0,
             limit: hello.credits,
             targets,
             entry: 1,
@@ -107,14 +107,14 @@ impl Outgoing {
             all_slots,
             inline: settings.inline,
             size: settings.send_bytes,
-            at: 0,
+            write_offset: 0,
             used: 0,
         }
     }
 
     pub(super) fn credit(&mut self, limit: u16) -> Result<(), Broken> {
         // A limit never decreases.
-        if limit.wrapping_sub(self.sent) < self.limit.wrapping_sub(self.sent) {
+        if limit.wrapping_sub(self.sent_messages) < self.limit.wrapping_sub(self.sent_messages) {
             return Err(Broken::TooMany);
         }
         self.limit = limit;
@@ -147,7 +147,7 @@ impl Outgoing {
     }
 
     fn has_credit(&self) -> bool {
-        self.sent != self.limit && !self.targets.is_empty()
+        self.sent_messages != self.limit && !self.targets.is_empty()
     }
 
     const fn has_space(&self) -> bool {
@@ -177,7 +177,7 @@ impl Outgoing {
         }
         let target = *self.targets.front()?;
         let (bytes, from) = self.locate(wanted, target.length);
-        self.sent = self.sent.wrapping_add(1);
+        self.sent_messages = self.sent_messages.wrapping_add(1);
         let left = target.length - bytes;
         let next = Area { addr: target.addr.wrapping_add(bytes.into()), length: left, ..target };
         if left == 0 {
@@ -203,24 +203,24 @@ impl Outgoing {
         if !self.has_room() {
             return None;
         }
-        if entry.length > self.inline && entry.length > self.size - self.at {
+        if entry.length > self.inline && entry.length > self.size - self.write_offset {
             // The rest of the buffer is too short for the entry, and is released with this request.
-            let rest = self.size - self.at;
+            let rest = self.size - self.write_offset;
             if self.size - self.used < rest + entry.length {
                 return None;
             }
             self.used += rest;
-            self.at = 0;
+            self.write_offset = 0;
             let mut write = self.request(entry, entry.length, ByteLocation::Buffer(0));
-            write.done = CompletedRequest::Data(entry.length + rest);
-            self.sent = self.sent.wrapping_add(1);
+            write.completion = CompletedRequest::Data(entry.length + rest);
+            self.sent_messages = self.sent_messages.wrapping_add(1);
             return Some(write);
         }
         let (bytes, from) = self.locate(entry.length as usize, entry.length);
         if bytes < entry.length {
             return None;
         }
-        self.sent = self.sent.wrapping_add(1);
+        self.sent_messages = self.sent_messages.wrapping_add(1);
         Some(self.request(entry, bytes, from))
     }
 
@@ -231,8 +231,8 @@ impl Outgoing {
         if bytes <= self.inline {
             return (bytes, ByteLocation::Inline);
         }
-        let (free, behind) = (self.size - self.used, self.size - self.at);
-        (bytes.min(free).min(behind), ByteLocation::Buffer(self.at))
+        let (free, behind) = (self.size - self.used, self.size - self.write_offset);
+        (bytes.min(free).min(behind), ByteLocation::Buffer(self.write_offset))
     }
 
     const fn request(&mut self, target: Area, bytes: u32, from: ByteLocation) -> Write {
@@ -241,7 +241,7 @@ impl Outgoing {
             ByteLocation::Inline => 0,
             ByteLocation::Buffer(_) => {
                 self.used += bytes;
-                self.at = (self.at + bytes) % self.size;
+                self.write_offset = (self.write_offset + bytes) % self.size;
                 bytes
             }
         };
@@ -249,8 +249,8 @@ impl Outgoing {
             addr: target.addr,
             key: target.key,
             bytes,
-            from,
-            done: CompletedRequest::Data(held),
+            location: from,
+            completion: CompletedRequest::Data(held),
         }
     }
 

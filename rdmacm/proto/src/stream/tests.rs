@@ -45,11 +45,11 @@ impl End {
         let mut sent = 0;
         while let Some(write) = self.stream.outgoing.write(bytes.len() - sent) {
             let next = &bytes[sent..sent + write.bytes as usize];
-            if let ByteLocation::Buffer(at) = write.from {
+            if let ByteLocation::Buffer(at) = write.location {
                 self.staging[at as usize..][..next.len()].copy_from_slice(next);
             }
             let message = Message::Data(write.bytes);
-            self.wire.push_back((write.addr, next.to_vec(), Some(message), write.done));
+            self.wire.push_back((write.addr, next.to_vec(), Some(message), write.completion));
             sent += next.len();
         }
         sent
@@ -200,7 +200,7 @@ fn who_writes_more_than_he_was_lent_breaks_the_connection() {
         Err(Broken::TooLong { bytes: 2, room: 1 }),
         "no message lies in two halves"
     );
-    assert_eq!(a.stream.life(), StreamState::Broken);
+    assert_eq!(a.stream.state(), StreamState::Broken);
     assert!(!a.stream.is_readable() && !a.stream.is_writable());
     assert_eq!(a.stream.receive(Message::Data(1), 1), Ok(None), "nothing is obeyed any more");
     assert_eq!(a.stream.incoming.unread(), half - 1, "what came before is still there");
@@ -253,9 +253,9 @@ fn shutting_down_tells_the_peer_what_it_means() {
     assert!(b.stream.is_writable() && !b.stream.is_readable());
     assert_eq!(b.stream.shut_down(false, true), Some(Message::Disconnect));
     assert_eq!(a.stream.receive(Message::Disconnect, 0), Ok(None));
-    assert_eq!(a.stream.life(), StreamState::Ended);
+    assert_eq!(a.stream.state(), StreamState::Ended);
     b.stream.complete(CompletedRequest::Disconnect, true);
-    assert_eq!(b.stream.life(), StreamState::Ended);
+    assert_eq!(b.stream.state(), StreamState::Ended);
 
     let [mut a, _] = pair(Settings::default());
     assert_eq!(a.stream.shut_down(true, false), None, "the peer cannot be told");
@@ -264,18 +264,18 @@ fn shutting_down_tells_the_peer_what_it_means() {
     let [mut a, _] = pair(Settings::default());
     a.stream.shut_down(false, true);
     assert_eq!(a.stream.receive(Message::Shutdown, 0), Ok(None));
-    assert_eq!(a.stream.life(), StreamState::Ended, "both have shut down");
+    assert_eq!(a.stream.state(), StreamState::Ended, "both have shut down");
 }
 
 #[test]
 fn a_failed_request_breaks_the_connection_unless_it_had_ended() {
     let [mut a, _] = pair(Settings::default());
     a.stream.complete(CompletedRequest::Data(0), false);
-    assert_eq!(a.stream.life(), StreamState::Broken);
+    assert_eq!(a.stream.state(), StreamState::Broken);
     let [mut a, _] = pair(Settings::default());
     assert_eq!(a.stream.receive(Message::Disconnect, 0), Ok(None));
     a.stream.complete(CompletedRequest::Control, false);
-    assert_eq!(a.stream.life(), StreamState::Ended);
+    assert_eq!(a.stream.state(), StreamState::Ended);
 }
 
 #[test]

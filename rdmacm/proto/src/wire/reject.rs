@@ -137,7 +137,7 @@ pub struct Acknowledge {
     /// The receiver's communication id.
     pub remote_id: CommId,
     /// The message that is answered.
-    pub of: Rejected,
+    pub message: Rejected,
     /// The time until the answer.
     pub service_timeout: TimeCode,
     /// Private data of the application.
@@ -149,7 +149,7 @@ impl Acknowledge {
         Ok(Self {
             local_id: CommId(body.u32::<0>()),
             remote_id: CommId(body.u32::<4>()),
-            of: Rejected::parse(body.bits::<8, 0, 2>())?,
+            message: Rejected::parse(body.bits::<8, 0, 2>())?,
             service_timeout: body.bits::<9, 0, 5>(),
             private: Private::from_bytes(body.bytes::<10, 222>()),
         })
@@ -158,7 +158,7 @@ impl Acknowledge {
     pub(super) fn emit(&self, body: &mut Body) {
         body.put::<0, 4>(self.local_id.0.to_be_bytes());
         body.put::<4, 4>(self.remote_id.0.to_be_bytes());
-        body.put_bits::<8, 0, 2>(self.of.emit());
+        body.put_bits::<8, 0, 2>(self.message.emit());
         body.put_bits::<9, 0, 5>(self.service_timeout);
         body.put::<10, 222>(*self.private.bytes());
     }

@@ -72,7 +72,7 @@ fn a_flood_from_many_addresses_is_bounded_and_an_honest_client_gets_its_turn() {
     // The honest client, and one connection between its report and the application's answer.
     assert!(most <= config.half_open + 2, "{most} connections");
     assert_eq!(net.nodes[1].story(), "P", "while the flood goes on");
-    assert!(net.nodes[0].manager.counters().silent > 0);
+    assert!(net.nodes[0].manager.counters().given_up_silent > 0);
 }
 
 #[test]
@@ -105,12 +105,14 @@ fn a_backlog_that_is_full_of_forged_requests_has_a_place_for_an_honest_client() 
         // The application takes one request after the other, while forged requests arrive.
         let mut taken = 0;
         let is_honest = |event: &Event<u32>| match event {
-            Event::Request { from, .. } | Event::DatagramRequest { from, .. } => *from == 1,
+            Event::Request { peer: from, .. } | Event::DatagramRequest { peer: from, .. } => {
+                *from == 1
+            }
             _ => false,
         };
         while !net.nodes[0].events.iter().any(|(_, event)| is_honest(event)) {
             let connection = net.nodes[0].events[taken].1.connection();
-            net.nodes[0].manager.taken(connection);
+            net.nodes[0].manager.remove_from_backlog(connection);
             taken += 1;
             let (now, n) = (net.now, 5000 + taken as u32);
             let bytes = if kind == Kind::Connections { forged(n) } else { question(n) };
@@ -143,7 +145,7 @@ fn a_slow_honest_client_keeps_its_place() {
     let slow = net.nodes[1].connect(net.now, 0);
     net.run(SECOND);
     flood(&mut net, 3000, 50);
-    assert!(net.nodes[0].manager.counters().silent > 0);
+    assert!(net.nodes[0].manager.counters().given_up_silent > 0);
     net.nodes[1].manager.ready(slow).expect("it is granted");
     net.run(10 * MS);
     assert_eq!((&*net.nodes[1].story(), net.nodes[0].story().matches('E').count()), ("P", 1));

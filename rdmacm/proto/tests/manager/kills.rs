@@ -349,16 +349,16 @@ fn who_is_known_to_be_gone_is_not_waited_for() {
     net.run(10 * MS);
     let now = net.now;
     net.delivery = Box::new(|_| vec![]);
-    net.nodes[1].manager.lost(now, client);
+    net.nodes[1].manager.peer_process_died(now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
     // The manager asks the dead peer nothing, and repeats no earlier message.
-    net.nodes[1].manager.lost(now, client);
+    net.nodes[1].manager.peer_process_died(now, client);
     net.settle();
     assert_eq!((&*net.nodes[1].story(), net.count(DREQ)), ("PDT", 0));
     let server = net.nodes[0].requested();
     let now = net.now;
     net.nodes[0].manager.disconnect(now, server, Private::NONE).expect("established");
-    net.nodes[0].manager.lost(now, server);
+    net.nodes[0].manager.peer_process_died(now, server);
     assert_eq!(net.nodes[0].manager.stage(server), Ok(Stage::TimeWait));
     net.end_all();
 }
@@ -371,7 +371,7 @@ fn who_granted_a_connection_and_is_gone_takes_it_back() {
     net.run(10 * MS);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::ReplyReceived));
     net.delivery = Box::new(|_| vec![]);
-    net.nodes[1].manager.lost(net.now, client);
+    net.nodes[1].manager.peer_process_died(net.now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::TimeWait));
     net.settle();
     assert_eq!(&*net.nodes[1].story(), "PXT");
@@ -382,7 +382,7 @@ fn an_answer_of_who_is_gone_is_waited_for_as_somebody_may_give_it() {
     let mut net = Net::with_server(2);
     net.delivery = Box::new(|_| vec![]);
     let client = net.nodes[1].connect(net.now, 0);
-    net.nodes[1].manager.lost(net.now, client);
+    net.nodes[1].manager.peer_process_died(net.now, client);
     assert_eq!(net.nodes[1].manager.stage(client), Ok(Stage::RequestSent));
     net.settle();
     assert_eq!(&*net.nodes[1].story(), "U");

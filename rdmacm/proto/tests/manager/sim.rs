@@ -104,7 +104,9 @@ impl Node {
         let random = &mut self.random;
         let request = DatagramRequest { service: DATAGRAMS, ..DatagramRequest::default() };
         let code = TimeCode::new(20);
-        self.manager.ask(now, &mut || random.next(), to, request, code, 3).expect("there is room")
+        self.manager
+            .send_sidr_request(now, &mut || random.next(), to, request, code, 3)
+            .expect("there is room")
     }
 
     pub(crate) fn accept(&mut self, now: Time, connection: Connection) {
@@ -163,7 +165,7 @@ impl Node {
             let connection = event.connection();
             let request = matches!(event, Event::Request { .. } | Event::DatagramRequest { .. });
             if request && self.habit != Habit::Absent {
-                self.manager.taken(connection);
+                self.manager.remove_from_backlog(connection);
             }
             match (&event, self.habit) {
                 (Event::Request { .. }, Habit::Willing) => self.accept(now, connection),
