@@ -11,13 +11,13 @@
 //! | [`connect`](Manager::connect), [`ready`](Manager::ready) | the active side: REQ, RTU |
 //! | [`accept`](Manager::accept), [`reject`](Manager::reject) | the passive side: REP, REJ |
 //! | [`establish`](Manager::establish) | data arrived before the RTU |
-//! | [`disconnect`](Manager::disconnect), [`destroy`](Manager::destroy) | DREQ; forget a connection
-//! |
-//! | [`peer_process_died`](Manager::peer_process_died) | the peer process is known to be dead |
-//! | [`send_sidr_request`](Manager::send_sidr_request), [`answer`](Manager::answer) | datagrams: SIDR_REQ, SIDR_REP |
+//! | [`disconnect`](Manager::disconnect) | DREQ |
+//! | [`destroy`](Manager::destroy) | forget a connection |
+//! | [`peer_process_died`](Manager::peer_process_died) | the peer process is dead |
+//! | [`send_sidr_request`](Manager::send_sidr_request) | SIDR_REQ, for datagrams |
+//! | [`answer`](Manager::answer) | SIDR_REP |
 //! | [`receive`](Manager::receive) | a received MAD |
-//! | [`handle_timeout`](Manager::handle_timeout) | the time of
-//! [`poll_timeout`](Manager::poll_timeout) has come |
+//! | [`handle_timeout`](Manager::handle_timeout) | the time of `poll_timeout` has come |
 //!
 //! | out | |
 //! |---|---|
