@@ -1,5 +1,9 @@
 //! The record of a queue pair: the route and PSNs of its packets, requests in flight, waiting
 //! receives. Posting and polling enter here.
+//!
+//! Map of this file: `CapturedQp`, `QpState` and `InFlight`; `posting`, `posted` and
+//! `write_packets`, the way of a request; comments and kept bytes. Threads: application threads.
+//! Lock: each QP's `state`, a leaf.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;

@@ -1,6 +1,9 @@
 //! The peer of a QP in words, from the device's answer (`ferroverbs_plugin_ext.other_end`). `soft`
 //! reads tables that all processes of the host share. Peers of adapters, and peers on other hosts,
 //! are unknown.
+//!
+//! Map of this file: `Peer` with the questions to the answer; `place_and_state`,
+//! `silent_peer_remedy` and `refusal`, the texts for findings; tests. No lock, any thread.
 
 use core::net::Ipv6Addr;
 
