@@ -227,12 +227,25 @@ pub struct ferroverbs_plugin_ext {
     >,
     /// NULL, or the functions for announced devices that a vendor's provider serves.
     pub emulation: *const ferroverbs_emulation,
+    /// For connection management: the number of this process among the processes of this host that
+    /// share the device, from 1 to 4095. No two live processes have one number, and the number of
+    /// an ended process is not given out at once. Or `-errno`.
+    pub process_number: Option<unsafe extern "C" fn(context: *mut ibv_context) -> c_int>,
+    /// For connection management: whether a live process has `number`: 1 or 0. Never waits for that
+    /// process.
+    pub is_process:
+        Option<unsafe extern "C" fn(context: *mut ibv_context, number: c_int) -> c_int>,
+    /// For connection management: a new descriptor that poll(2) reports as readable from the end of
+    /// the process with `number` on. The caller closes it. `-ESRCH`: no process has the number;
+    /// `-EOPNOTSUPP`: the process is in another pid namespace; else `-errno` of the system.
+    pub watch_process:
+        Option<unsafe extern "C" fn(context: *mut ibv_context, number: c_int) -> c_int>,
 }
-layout!(ferroverbs_plugin_ext: 112 {
+layout!(ferroverbs_plugin_ext: 136 {
     size @ 0, device_ops @ 8, announce @ 16, query_gid @ 24, query_pkey @ 32,
     create_comp_channel @ 40, destroy_comp_channel @ 48,
     is_cmd_fd @ 56, await_comp_event @ 64, tell_packets @ 72, is_wired @ 80, waiting @ 88, other_end @ 96,
-    emulation @ 104,
+    emulation @ 104, process_number @ 112, is_process @ 120, watch_process @ 128,
 });
 
 impl ferroverbs_plugin_ext {

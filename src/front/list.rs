@@ -402,6 +402,9 @@ mod tests {
         waiting: None,
         other_end: None,
         emulation: core::ptr::null(),
+        process_number: None,
+        is_process: None,
+        watch_process: None,
     };
 
     #[test]

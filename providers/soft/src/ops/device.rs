@@ -63,6 +63,9 @@ const SOFT: ferroverbs_plugin_ext = ferroverbs_plugin_ext {
     waiting: Some(super::cq::waiting),
     other_end: Some(super::other_end::other_end),
     emulation: ptr::null(),
+    process_number: Some(super::processes::process_number),
+    is_process: Some(super::processes::is_process),
+    watch_process: Some(super::processes::watch_process),
 };
 
 extern "C" fn register() {

@@ -26,6 +26,7 @@ mod orphaned;
 mod other_end;
 mod pd;
 pub(crate) mod post;
+mod processes;
 pub(crate) mod qp;
 mod query;
 mod srq;

@@ -49,7 +49,7 @@ mod slots;
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -373,6 +373,24 @@ impl Fabric {
     pub fn is_stopped(&self, slot: u16) -> bool {
         let owner = self.core.lease.owner(slot).filter(|pid| *pid > 0);
         slot != self.slot() && owner.is_some_and(process::is_stopped)
+    }
+
+    /// A descriptor that is readable from the end of the process in this slot on. The two processes
+    /// need not have met.
+    ///
+    /// # Errors
+    /// `ESRCH`: no process owns the slot; `EOPNOTSUPP`: its process is not visible in our pid
+    /// namespace; else the errno of pidfd_open(2), for example `EMFILE`, or `ENOSYS` before Linux
+    /// 5.3.
+    pub fn watch_process(&self, slot: u16) -> Result<OwnedFd, Errno> {
+        let owner = || self.core.lease.owner(slot).ok_or(Errno::ESRCH);
+        let pid = owner()?;
+        if pid <= 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let process = process::pidfd(pid)?;
+        // The process still owns the slot, so the descriptor is not of a later process with the pid.
+        if owner()? == pid { Ok(process) } else { Err(Errno::ESRCH) }
     }
 
     /// The slots that processes own now, including our own.

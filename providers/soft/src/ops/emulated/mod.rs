@@ -62,6 +62,9 @@ pub(super) const fn extension(device_ops: *const verbs_device_ops) -> ferroverbs
         waiting: None,
         other_end: None,
         emulation: &raw const EMULATION,
+        process_number: None,
+        is_process: None,
+        watch_process: None,
     }
 }
 

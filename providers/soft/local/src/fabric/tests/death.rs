@@ -5,6 +5,7 @@ use super::{
     child::{Child, join_command},
     *,
 };
+use std::os::fd::AsRawFd;
 
 #[test]
 fn a_killed_process_is_a_death_and_the_next_to_join_cleans_up_after_it() {
@@ -145,6 +146,28 @@ fn a_death_is_seen_even_if_a_forked_process_keeps_the_connections() {
     assert!(peer.is_dead());
     // The copy still listens on the socket, but the copy does not own the slot.
     assert_eq!(fabric.peer(slot).unwrap_err(), PeerError::Dead);
+    // SAFETY: plain integers; the process was started by this test and cannot have ended.
+    assert_eq!(unsafe { libc::kill(fork, libc::SIGKILL) }, 0);
+}
+
+#[test]
+fn the_end_of_a_process_that_this_process_has_not_met_can_be_watched() {
+    let place = TestDirectory::new();
+    let (fabric, _) = place.join();
+    assert_eq!(fabric.watch_process(900).map(drop), Err(Errno::ESRCH));
+    let (mut child, slot) = Child::joined(&place.config());
+    let fork: libc::pid_t = child.request("fork").parse().unwrap();
+    let watched = fabric.watch_process(slot).unwrap();
+    let has_ended = |wait| {
+        let mut fd = libc::pollfd { fd: watched.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: `fd` is one entry.
+        unsafe { libc::poll(&raw mut fd, 1, wait) == 1 }
+    };
+    assert!(!has_ended(0));
+    assert!(fabric.known_peer(slot).is_none());
+    child.signal(libc::SIGKILL);
+    assert!(has_ended(10_000), "a forked child does not keep its parent's number");
+    assert_eq!(fabric.watch_process(slot).map(drop), Err(Errno::ESRCH));
     // SAFETY: plain integers; the process was started by this test and cannot have ended.
     assert_eq!(unsafe { libc::kill(fork, libc::SIGKILL) }, 0);
 }
