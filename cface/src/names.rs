@@ -23,7 +23,7 @@ impl Name {
     /// `EADDRINUSE`: another socket has the name; `ENAMETOOLONG`; other errnos of the system.
     pub fn take(name: &str) -> Result<Self, Errno> {
         let (address, len) = address(name)?;
-        let socket = socket(libc::SOCK_DGRAM)?;
+        let socket = socket()?;
         let fd = socket.as_raw_fd();
         // The shutdown precedes the bind, so the named socket never receives.
         // SAFETY: plain integers on a socket of ours. Linux always accepts the call.
@@ -46,7 +46,7 @@ impl AsFd for Name {
 /// The errno of the system; the answer is unknown then.
 pub fn is_taken(name: &str) -> Result<bool, Errno> {
     let (address, len) = address(name)?;
-    let socket = socket(libc::SOCK_DGRAM)?;
+    let socket = socket()?;
     // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
     match check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), len) }) {
         // EPERM: the socket of the name is connected to another socket.
@@ -56,63 +56,10 @@ pub fn is_taken(name: &str) -> Result<bool, Errno> {
     }
 }
 
-/// A listening socket at which other processes see the end of this process ([`watch`]). No thread
-/// accepts the connections. Keep the socket until the process ends: closing the socket closes the
-/// messages in its connections.
-#[derive(Debug)]
-pub struct Life(#[expect(dead_code, reason = "the kernel closes it")] OwnedFd);
-
-impl Life {
-    /// Shows the life of this process under `name`.
-    ///
-    /// # Errors
-    /// As [`Name::take`].
-    pub fn show(name: &str) -> Result<Self, Errno> {
-        let (address, len) = address(name)?;
-        let socket = socket(libc::SOCK_STREAM)?;
-        let fd = socket.as_raw_fd();
-        // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
-        check(unsafe { libc::bind(fd, (&raw const address).cast(), len) })?;
-        // SAFETY: plain integers.
-        check(unsafe { libc::listen(fd, libc::SOMAXCONN) })?;
-        Ok(Self(socket))
-    }
-}
-
-/// A descriptor on which the kernel reports `EPOLLHUP` at the end of the process that shows its
-/// life under `name`. The descriptor receives no messages.
-///
-/// # Errors
-/// `ECONNREFUSED`: no process shows the name, or `is_owner` rejects its user; `EAGAIN`: too many
-/// processes watch it; other errnos of the system.
-pub fn watch(name: &str, is_owner: impl FnOnce(libc::uid_t) -> bool) -> Result<OwnedFd, Errno> {
-    let (address, len) = address(name)?;
-    let socket = socket(libc::SOCK_STREAM)?;
-    let fd = socket.as_raw_fd();
-    // SAFETY: plain integers on a socket of ours.
-    unsafe { libc::shutdown(fd, libc::SHUT_RD) };
-    // SAFETY: `address` is a live `sockaddr_un` of which `len` bytes count.
-    check(unsafe { libc::connect(fd, (&raw const address).cast(), len) })?;
-    // The credentials of the listener at the time of listen(2).
-    let mut who = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut size = size_of::<libc::ucred>() as socklen_t;
-    // SAFETY: `who` has room for `size` bytes.
-    check(unsafe {
-        libc::getsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut who).cast(),
-            &raw mut size,
-        )
-    })?;
-    if is_owner(who.uid) { Ok(socket) } else { Err(Errno::from_raw(libc::ECONNREFUSED)) }
-}
-
-fn socket(kind: c_int) -> Result<OwnedFd, Errno> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+fn socket() -> Result<OwnedFd, Errno> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: plain integers.
-    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind | flags, 0) })?;
+    let fd = check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
     // SAFETY: the kernel just made `fd`, which has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
@@ -138,9 +85,9 @@ fn check(ret: c_int) -> Result<c_int, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{ErrorKind, Write};
+    use std::io::ErrorKind;
     use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
 
     fn name(what: &str) -> String {
         format!("ferroverbs-test/{}/{what}", std::process::id())
@@ -169,33 +116,5 @@ mod tests {
         assert_eq!(unconnected, Err(ErrorKind::BrokenPipe));
         stranger.connect_addr(&to).expect("it is seen by this");
         assert_eq!(stranger.send(b"x").map_err(|why| why.kind()), Err(ErrorKind::BrokenPipe));
-    }
-
-    #[test]
-    fn the_end_of_a_process_is_seen_by_its_watchers() {
-        let name = name("life");
-        let refused = Err(Errno::from_raw(libc::ECONNREFUSED));
-        assert_eq!(watch(&name, |_| true).map(drop), refused);
-        let life = Life::show(&name).expect("nobody has the name");
-        assert_eq!(watch(&name, |_| false).map(drop), refused, "a stranger's");
-        let watched = watch(&name, |_| true).expect("it lives");
-        let hangs_up = |wait| {
-            let mut fd = libc::pollfd { fd: watched.as_raw_fd(), events: 0, revents: 0 };
-            // SAFETY: `fd` is one entry.
-            unsafe { libc::poll(&raw mut fd, 1, wait) == 1 && fd.revents & libc::POLLHUP != 0 }
-        };
-        assert!(!hangs_up(0));
-        drop(life);
-        assert!(hangs_up(10_000));
-    }
-
-    #[test]
-    fn the_process_behind_a_name_cannot_send_to_its_watchers() {
-        let name = name("liar");
-        let to = SocketAddr::from_abstract_name(&name).expect("short");
-        let stranger = UnixListener::bind_addr(&to).expect("nobody has the name");
-        let _watched = watch(&name, |_| true).expect("it listens");
-        let (mut accepted, _) = stranger.accept().expect("there is one");
-        assert_eq!(accepted.write(b"x").map_err(|why| why.kind()), Err(ErrorKind::BrokenPipe));
     }
 }

@@ -15,10 +15,10 @@ use crate::core::device::{self, LocalAddress};
 use crate::core::id::{Backend, Id, Listening, QpParameters, RdmaIdState, Stage};
 use crate::core::path;
 use crate::core::requests::{ProgramParameters, RESPONSE, RETRIES, errno};
+use crate::host::OutgoingRequest;
 use crate::host::peer::Peer;
-use crate::host::ports;
-use crate::host::unserved::OutgoingRequest;
 use crate::kernel;
+use crate::sys::ports;
 use crate::sys::{address, random};
 use abi::*;
 use cface::{Errno, MinusOne, verb};
@@ -160,7 +160,8 @@ fn send(id: &Arc<Id>, checked: CheckedRequest) -> Result<(), Errno> {
         if is_served {
             return agent.send_request(agent_state, id, peer, request);
         }
-        agent_state.unserved.push(agent.now(), Arc::clone(id), peer, destination.ip(), request);
+        let (now, to) = (agent.now(), destination.ip());
+        agent_state.host.wait_for_listener(now, Arc::clone(id), peer, to, request);
         Ok(())
     })
 }

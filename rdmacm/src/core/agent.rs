@@ -4,7 +4,7 @@
 //! A real adapter has one QP 1 for its host. Here each process has a QP of its own, and all of
 //! these QPs are members of one multicast group of the host, which stands for QP 1 ([`GSI_GROUP`]).
 //! Every process receives each MAD for QP 1, from this host or another host, and keeps the MADs
-//! that belong to the process ([`crate::host::sorting`]).
+//! that belong to the process ([`crate::host`]).
 //!
 //! Map of this file: `Agent` and `AgentState`; creation of the QP; receives and completions;
 //! `pump`, which sends and dispatches; received datagrams; requests of other processes; `run`, the
@@ -13,25 +13,19 @@
 
 use crate::core::device::{Device, PORT};
 use crate::core::id::{Id, Stage};
+use crate::core::local_host::LocalHost;
 use crate::core::requests;
-use crate::host::neighbour_connections::NeighbourConnections;
-use crate::host::neighbours::Neighbours;
 use crate::host::peer::Peer;
-use crate::host::ports::Name;
-use crate::host::probes::HostProbes;
-use crate::host::processes::PublishedNames;
-use crate::host::sorting::{self, Addressee};
-use crate::host::unclaimed::{HostNames as _, UnclaimedRequests};
-use crate::host::unserved::{OutgoingRequest, UnservedRequests, Verdict};
-use crate::host::{ports, processes};
+use crate::host::{HostAction, HostProcesses, OutgoingRequest, PROCESS_BITS};
 use crate::sys::objects::{
     AddressHandle, CompletionQueue, Memory, Payload, QueuePair, SendRequest, Target,
 };
-use crate::sys::{descriptors, process, random};
+use crate::sys::ports::Name;
+use crate::sys::{address, descriptors, process, random};
 use abi::*;
 use cface::Errno;
 use cface::sync::{Mutex, MutexGuard};
-use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId};
+use ferroverbs_cm::wire::{Gid, Guid, MAD_LEN, ServiceId, datagram_gids};
 use ferroverbs_cm::{Config, Connection, Event, Listener, Manager, Names, Time};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -70,9 +64,7 @@ pub(crate) struct Agent {
     /// The eventfd that wakes the agent's thread.
     wake_fd: OwnedFd,
     /// The descriptor that is readable when a watched local process has ended.
-    neighbours: i32,
-    /// The holder of the number in the upper bits of this process's communication ids.
-    process: processes::ProcessNumber,
+    ended_fd: i32,
     started: Instant,
     /// Boxed, because the thread that starts the agent has a small stack.
     state: Mutex<Box<AgentState>>,
@@ -91,28 +83,16 @@ pub(crate) struct AgentState {
     waiting: VecDeque<(Peer, [u8; MAD_LEN])>,
     /// The time at which the thread wakes by itself; None: the thread waits for an arrival.
     sleeps_until: Option<Time>,
-    /// The names that the host's processes have published.
-    names: PublishedNames,
-    /// Requests from peers for which this process has no listener.
-    unclaimed: UnclaimedRequests,
-    /// Requests of this process to services that have no listener on this host yet.
-    pub(crate) unserved: UnservedRequests<Arc<Id>>,
-    /// Hosts that have not answered yet.
-    host_probes: HostProbes,
-    /// Local processes that are watched for their end.
-    neighbours: Neighbours,
-    /// Connections of those processes with other hosts.
-    neighbour_connections: NeighbourConnections,
-    /// Unanswered requests of services to which this process no longer listens, each with the name
-    /// that announces the requests.
-    unanswered: Vec<(Name, Vec<Connection>)>,
+    /// The processes of this host, and what follows for this process.
+    pub(crate) host: HostProcesses<Arc<Id>, Name>,
+    system: LocalHost,
 }
 
 impl AgentState {
     /// A state without connections. The arguments come from the caller, because the large frame of
     /// this function leaves little of a small stack to calls of the system.
     #[inline(never)]
-    fn new(config: Config, local_gids: Vec<(u32, Gid)>, neighbours: Neighbours) -> Box<Self> {
+    fn new(config: Config, local_gids: Vec<(u32, Gid)>, system: LocalHost) -> Box<Self> {
         Box::new(Self {
             manager: Manager::new(config),
             connections: HashMap::new(),
@@ -122,13 +102,8 @@ impl AgentState {
             free: (0..SENDS).collect(),
             waiting: VecDeque::new(),
             sleeps_until: None,
-            names: PublishedNames::default(),
-            unclaimed: UnclaimedRequests::default(),
-            unserved: UnservedRequests::default(),
-            host_probes: HostProbes::default(),
-            neighbours,
-            neighbour_connections: NeighbourConnections::default(),
-            unanswered: vec![],
+            host: HostProcesses::new(system.own_number()),
+            system,
         })
     }
 
@@ -137,26 +112,10 @@ impl AgentState {
         self.local_gids.iter().any(|(_, own)| *own == gid)
     }
 
-    /// Keeps the requests of a listener that is about to go. The name tells other local processes
-    /// that the requests still have a process ([`crate::host::unclaimed`]).
+    /// Keeps the requests of a listener that is about to go.
     pub(crate) fn keep_unanswered(&mut self, listener: Listener, service: ServiceId) {
-        let requests = self.manager.unanswered_requests(listener);
-        if requests.is_empty() {
-            return;
-        }
-        // Without a free descriptor, the name is missing, and a client that asks again may be
-        // rejected.
-        if let Ok(name) = ports::announce_unanswered(service, random::number()) {
-            self.unanswered.push((name, requests));
-        }
-    }
-
-    fn drop_answered(&mut self) {
-        let manager = &self.manager;
-        self.unanswered.retain_mut(|(_, requests)| {
-            requests.retain(|&request| manager.is_unanswered(request));
-            !requests.is_empty()
-        });
+        let Self { host, system, manager, .. } = self;
+        host.keep_unanswered(system, manager, (listener, service));
     }
 }
 
@@ -210,11 +169,11 @@ impl Agent {
     #[allow(clippy::boxed_local, reason = "the caller's frame stays small")]
     #[inline(never)]
     fn new(device: &'static Device, queues: Box<Queues>) -> Result<Box<Self>, Errno> {
-        let process = processes::take_number(random::number())?;
+        let system = LocalHost::of(device.context)?;
         let mut config = Config::new(secret_guid(random::number()));
-        config.names = Names { prefix: process.number, bits: processes::PROCESS_BITS };
+        config.names = Names { prefix: system.own_number(), bits: PROCESS_BITS };
         let wake_fd = descriptors::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)?;
-        let state = AgentState::new(config, device.gids(), Neighbours::new()?);
+        let state = AgentState::new(config, device.gids(), system);
         let Queues { qp, send_cq, recv_cq } = *queues;
         Ok(Box::new(Self {
             device,
@@ -222,8 +181,7 @@ impl Agent {
             send_cq,
             recv_cq,
             wake_fd,
-            neighbours: state.neighbours.fd(),
-            process,
+            ended_fd: state.system.fd(),
             started: Instant::now(),
             state: Mutex::new(state),
         }))
@@ -279,10 +237,8 @@ impl Agent {
 
     /// The next deadline of the thread, without an arrival before.
     fn next_deadline(&self, state: &AgentState) -> Option<Time> {
-        let due = state.manager.poll_timeout().into_iter().chain(state.unclaimed.next());
-        let due = due.chain(state.neighbour_connections.next()).chain(state.host_probes.next());
         let again = (!state.waiting.is_empty()).then(|| self.now().saturating_add(RETRY_AFTER));
-        due.chain(state.unserved.next()).chain(again).min()
+        [state.manager.poll_timeout(), state.host.next(), again].into_iter().flatten().min()
     }
 
     /// Sends MADs and dispatches events until none is left: an event may lead to further MADs.
@@ -312,9 +268,9 @@ impl Agent {
         while let Some(message) = state.manager.poll_transmit() {
             let (peer, mad) = &message;
             // The host of a link-local address is unknown, so its silence says nothing.
-            let is_local = crate::sys::address::is_link_local(Ipv6Addr::from(peer.remote).into());
-            if sorting::is_request(mad) && !is_local && !state.is_local(peer.remote) {
-                state.host_probes.request_sent(self.now(), *peer);
+            let is_link_local = address::is_link_local(Ipv6Addr::from(peer.remote).into());
+            if !is_link_local && !state.is_local(peer.remote) {
+                state.host.sent(self.now(), *peer, mad);
             }
             state.waiting.push_back(message);
         }
@@ -322,27 +278,13 @@ impl Agent {
 
     /// Watches the local process at the other end of a connection for its end.
     fn watch_peer_process(&self, state: &mut AgentState, connection: Connection) {
-        let Ok(Some(name)) = state.manager.remote_name(connection) else { return };
-        let Ok(peer) = state.manager.peer(connection).copied() else { return };
-        let owner = sorting::process_of(name);
-        if owner == 0 || owner == self.process.number || !state.is_local(peer.remote) {
+        let now = self.now();
+        if !state.manager.peer(connection).is_ok_and(|peer| state.is_local(peer.remote)) {
             return;
         }
-        // First end the connections of an earlier process that had the same number.
-        self.notice_ends(state);
-        state.neighbours.watch(&state.manager, owner, connection);
-        // The process may have ended before the watch began.
-        self.notice_ends(state);
-    }
-
-    /// Ends connections with local processes that have ended.
-    fn notice_ends(&self, state: &mut AgentState) {
-        let ended = state.neighbours.ended();
-        for owner in ended.processes {
-            state.neighbour_connections.ended(self.now(), owner);
-        }
-        for connection in ended.connections {
-            state.manager.peer_process_died(self.now(), connection);
+        let AgentState { host, system, manager, .. } = state;
+        for lost in host.connected(now, system, manager, connection) {
+            manager.peer_process_died(now, lost);
         }
     }
 
@@ -404,7 +346,7 @@ impl Agent {
     fn receive_datagram(&self, state: &mut AgentState, datagram: &[u8]) {
         let Some((header, mad)) = datagram.split_first_chunk::<GRH>() else { return };
         let Some(mad) = mad.first_chunk::<MAD_LEN>() else { return };
-        let Some((remote, local)) = sorting::datagram_gids(header) else { return };
+        let Some((remote, local)) = datagram_gids(header) else { return };
         if !state.is_local(local) {
             state.local_gids = self.device.gids();
             if !state.is_local(local) {
@@ -412,63 +354,46 @@ impl Agent {
             }
         }
         let from = Peer { remote, local };
-        state.host_probes.answer_received(&from);
-        let is_ours = match sorting::addressee(mad) {
-            Addressee::Service(service, to) => {
-                let mut all = state.listeners.values().flatten();
-                // A server may stop listening after its client has connected, so the manager is
-                // asked too.
-                let is_taker =
-                    all.any(|id| id.listens_to(service, to)) || state.manager.knows(&from, mad);
-                let (now, target) = (self.now(), (service, to));
-                let is_local = state.is_local(remote);
-                let AgentState { unclaimed, names, .. } = state;
-                if !is_taker && is_local {
-                    unclaimed.receive_local(names, now, from, target, mad);
-                } else if !is_taker {
-                    unclaimed.receive_remote(names, now, from, target, mad);
-                }
-                is_taker
-            }
-            other => {
-                let names = &mut state.names;
-                other.is_accepted_by(self.process.number, processes::is_alive, || {
-                    names.is_responder()
-                })
-            }
-        };
+        let (now, is_local) = (self.now(), state.is_local(remote));
+        let AgentState { host, system, listeners, manager, .. } = state;
+        let is_ours = host.receive(now, system, (from, is_local), mad, |service, to| {
+            // A server may stop listening after its client has connected, so the manager is asked
+            // too.
+            let mut all = listeners.values().flatten();
+            all.any(|id| id.listens_to(service, to)) || manager.knows(&from, mad)
+        });
         if is_ours {
-            state.manager.receive(self.now(), &mut random::number, &from, mad);
-        } else if !state.is_local(remote)
-            && let Some(owner) = state.neighbour_connections.receive(from, mad)
-        {
-            // A process that has already ended is reported with the next ended processes.
-            state.neighbours.watch_process(owner);
+            manager.receive(now, &mut random::number, &from, mad);
         }
     }
 
-    /// Disconnects the connections that ended local processes had with other hosts.
-    fn disconnect_for_dead(&self, state: &mut AgentState) {
+    /// Carries out what follows from the time, and from the other processes of the host.
+    fn carry_out(&self, state: &mut AgentState, action: HostAction<Arc<Id>>) {
         let now = self.now();
-        let names = &mut state.names;
-        for connection in state.neighbour_connections.due(now, || names.is_responder()) {
-            let (names, qpn) = ((connection.name, connection.remote_name), connection.remote_qpn);
-            state.manager.disconnect_for(now, &mut random::number, connection.peer, names, qpn);
-        }
-    }
-
-    /// Sends requests of this process to services that now have a listener, and refuses requests
-    /// that have timed out.
-    fn serve_unserved(&self, state: &mut AgentState) {
-        for verdict in state.unserved.due(self.now(), ports::is_listened_to) {
-            match verdict {
-                Verdict::Refuse(one) => requests::refuse(&one.id),
-                Verdict::Send(one) => {
-                    if let Err(why) = self.send_request(state, &one.id, one.peer, one.request) {
-                        requests::fail(&one.id, why);
-                    }
+        let manager = &mut state.manager;
+        match action {
+            HostAction::Answer(from, mad) => {
+                manager.receive(now, &mut random::number, &from, &*mad);
+            }
+            HostAction::EndConnection(connection) => manager.peer_process_died(now, connection),
+            HostAction::Disconnect(of) => {
+                let names = (of.name, of.remote_name);
+                manager.disconnect_for(now, &mut random::number, of.peer, names, of.remote_qpn);
+            }
+            HostAction::Absent(peer) => {
+                // This host may have got the address since then; such an address is reached by
+                // shared memory.
+                state.local_gids = self.device.gids();
+                if !state.is_local(peer.remote) {
+                    state.manager.absent(&peer);
                 }
             }
+            HostAction::Send(one) => {
+                if let Err(why) = self.send_request(state, &one.id, one.peer, one.request) {
+                    requests::fail(&one.id, why);
+                }
+            }
+            HostAction::Refuse(one) => requests::refuse(&one.id),
         }
     }
 
@@ -573,25 +498,12 @@ impl Agent {
     fn handle_deadlines(&self) -> Option<Duration> {
         let mut state = self.lock();
         let now = self.now();
-        let AgentState { unclaimed, names, .. } = &mut **state;
-        for (from, mad) in unclaimed.due(names, now) {
-            // No local process listens to the service, so the manager answers with a rejection.
-            state.manager.receive(now, &mut random::number, &from, &mad);
-        }
-        let AgentState { host_probes, manager, .. } = &mut **state;
-        for peer in host_probes.due(now, |peer| manager.awaits(peer)) {
-            // This host may have got the address since then; such an address is reached by shared
-            // memory.
-            state.local_gids = self.device.gids();
-            if !state.is_local(peer.remote) {
-                state.manager.absent(&peer);
-            }
+        let AgentState { host, system, manager, .. } = &mut **state;
+        let actions = host.due(now, system, manager);
+        for action in actions {
+            self.carry_out(&mut state, action);
         }
         state.manager.handle_timeout(now);
-        self.notice_ends(&mut state);
-        self.disconnect_for_dead(&mut state);
-        self.serve_unserved(&mut state);
-        state.drop_answered();
         self.transmit_and_dispatch(&mut state);
         state.sleeps_until = self.next_deadline(&state);
         state.sleeps_until.map(|at| at.saturating_sub(self.now()))
@@ -603,7 +515,7 @@ impl Agent {
         let events = self.recv_cq.fd();
         let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let wake_fd = self.wake_fd.as_raw_fd();
-        let mut all = [poll(events), poll(wake_fd), poll(self.neighbours)];
+        let mut all = [poll(events), poll(wake_fd), poll(self.ended_fd)];
         // After an error, such as EINTR, no entry is ready, and the thread looks around.
         let _count = descriptors::poll(&mut all, limit);
         // `handle_deadlines` looks for ended processes each time, so the third descriptor needs no

@@ -2,8 +2,8 @@
 //! Devices are never closed, because ids and programs keep their contexts.
 
 use crate::core::agent::Agent;
-use crate::host::ports::Blocks;
 use crate::sys::objects::{self, Context, Domain, ListedDevice, XrcDomain};
+use crate::sys::ports::Blocks;
 use crate::sys::process::{self, PerProcess, process};
 use abi::*;
 use cface::Errno;

@@ -11,8 +11,8 @@ use crate::core::c_objects::{CId, QpTemplate, ResolvedInfo, address_of};
 use crate::core::channel::{Channel, Event};
 use crate::core::device::{Device, LocalAddress, PORT};
 use crate::core::event_names;
-use crate::host::ports::{Name, Port, PortClaim};
 use crate::sys::address;
+use crate::sys::ports::{Name, Port, PortClaim};
 use abi::*;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex, MutexGuard};
@@ -447,7 +447,7 @@ impl Id {
         };
         if let Stage::Connecting(None) = stage {
             let _there = Self::with_agent(local, |_, agent_state| {
-                agent_state.unserved.remove_where(|id| Arc::ptr_eq(id, self));
+                agent_state.host.remove_where(|id| Arc::ptr_eq(id, self));
                 Ok(())
             });
         }

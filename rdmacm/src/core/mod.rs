@@ -8,6 +8,7 @@ pub(crate) mod channel;
 pub(crate) mod device;
 pub(crate) mod event_names;
 pub(crate) mod id;
+pub(crate) mod local_host;
 pub(crate) mod path;
 pub(crate) mod requests;
 pub(crate) mod resolver;

@@ -2,9 +2,8 @@
 //! The kernel's manager disconnects the connections of a killed process. Here one living process
 //! does that: the process that answers for the host ([`crate::host::unclaimed`]).
 
+use super::addressee::{PROCESS_BITS, process_of};
 use crate::host::peer::Peer;
-use crate::host::processes::PROCESS_BITS;
-use crate::host::sorting;
 use ferroverbs_cm::Time;
 use ferroverbs_cm::wire::{CommId, MAD_LEN, Mad, Message, Qpn};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,7 +32,7 @@ pub(crate) struct NeighbourConnection {
 
 /// All recorded connections of other local processes.
 #[derive(Debug, Default)]
-pub(crate) struct NeighbourConnections {
+pub(super) struct NeighbourConnections {
     /// Requests of peers: the peer, its communication id, its queue pair.
     requests: VecDeque<(Peer, CommId, Qpn)>,
     /// Connections by the communication id of the local process; the upper bits are the process.
@@ -52,7 +51,7 @@ const fn ids_of_process(process: u32) -> std::ops::RangeInclusive<u32> {
 impl NeighbourConnections {
     /// Records a MAD of another host for another local process. Returns the process that now has a
     /// connection, for the first MAD that shows the connection.
-    pub(crate) fn receive(&mut self, from: Peer, mad: &[u8; MAD_LEN]) -> Option<u32> {
+    pub(super) fn receive(&mut self, from: Peer, mad: &[u8; MAD_LEN]) -> Option<u32> {
         let Ok(Mad { message, .. }) = Mad::parse(mad) else { return None };
         let (name, remote_name, remote_qpn) = match message {
             Message::Request(request) => {
@@ -84,7 +83,7 @@ impl NeighbourConnections {
             return None;
         }
         self.open.insert(name.0, NeighbourConnection { name, peer: from, remote_name, remote_qpn });
-        Some(sorting::process_of(name))
+        Some(process_of(name))
     }
 
     /// Removes a connection, if its own peer has ended it.
@@ -96,7 +95,7 @@ impl NeighbourConnections {
     }
 
     /// Records the end of a process.
-    pub(crate) fn ended(&mut self, now: Time, process: u32) {
+    pub(super) fn ended(&mut self, now: Time, process: u32) {
         if self.open.range(ids_of_process(process)).next().is_some() {
             self.ended.push((process, now));
             self.next_attempt = now;
@@ -104,12 +103,12 @@ impl NeighbourConnections {
     }
 
     /// The next time at which `due` has something to do.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub(super) fn next(&self) -> Option<Time> {
         (!self.ended.is_empty()).then_some(self.next_attempt)
     }
 
     /// The connections to disconnect now, if this process answers for the host (`is_responder`).
-    pub(crate) fn due(
+    pub(super) fn due(
         &mut self,
         now: Time,
         is_responder: impl FnOnce() -> bool,
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_speak_tries_again_and_then_leaves_it_to_others() {
+    fn a_process_without_the_role_tries_again_and_gives_up_after_a_while() {
         let mut connections = NeighbourConnections::default();
         connections.receive(PEER, &reply(1, 0));
         connections.ended(Time::ZERO, 5);

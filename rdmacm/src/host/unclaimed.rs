@@ -3,30 +3,29 @@
 //! and after its end the next process that needs the role.
 //!
 //! A server that stops listening with unanswered requests announces the requests by a name
-//! (`ports::announce_unanswered`) until they are answered.
+//! ([`crate::host::HostSystem::announce`]) until they are answered.
 //!
 //! The rules are a state machine: time, MADs and the published names of the host go in, requests to
 //! answer come out. [`HostNames`] is the host, or a host of a test.
 
 use crate::host::peer::Peer;
-use crate::host::sorting;
 use cface::Errno;
 use ferroverbs_cm::Time;
-use ferroverbs_cm::wire::{MAD_LEN, ServiceId};
+use ferroverbs_cm::wire::{CommId, MAD_LEN, ServiceId, requester_id};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// The time that a service may have no listener before its client is rejected: a server may close
 /// its listener and open a new one.
-pub(crate) const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
+pub(super) const BETWEEN_LISTENERS: Duration = Duration::from_millis(200);
 /// The same time for a client of this host, which saw a listener a moment before.
 const AFTER_A_LISTENER: Duration = Duration::from_secs(1);
 /// The largest number of waiting requests, and of remembered first requests.
 const MOST: usize = 256;
 
 /// The identity of a request: the peer, and the peer's communication id.
-type RequestKey = (Peer, u32);
+type RequestKey = (Peer, CommId);
 
 /// What the processes of a host have published.
 pub(crate) trait HostNames {
@@ -49,7 +48,7 @@ pub(crate) trait HostNames {
 
 /// Requests for services that this process does not have.
 #[derive(Debug, Default)]
-pub(crate) struct UnclaimedRequests {
+pub(super) struct UnclaimedRequests {
     /// Local requests that arrived once. Their clients saw a listener before.
     local: VecDeque<RequestKey>,
     /// Requests that had no listener on arrival.
@@ -67,7 +66,7 @@ struct WaitingRequest {
 
 impl UnclaimedRequests {
     /// Records a request of another host for a service that this process does not have.
-    pub(crate) fn receive_remote(
+    pub(super) fn receive_remote(
         &mut self,
         host: &mut impl HostNames,
         now: Time,
@@ -88,7 +87,7 @@ impl UnclaimedRequests {
         (service, to): (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
     ) {
-        let key = (from, sorting::sender_id(mad));
+        let key = (from, requester_id(mad));
         let is_known = self.waiting.iter().any(|waiting| waiting.key == key);
         if is_known || self.waiting.len() >= MOST || !host.is_responder() {
             return;
@@ -108,7 +107,7 @@ impl UnclaimedRequests {
 
     /// Records a request of this host. The first copy of a request is only remembered, because its
     /// client saw a listener just before.
-    pub(crate) fn receive_local(
+    pub(super) fn receive_local(
         &mut self,
         host: &mut impl HostNames,
         now: Time,
@@ -116,7 +115,7 @@ impl UnclaimedRequests {
         target: (ServiceId, IpAddr),
         mad: &[u8; MAD_LEN],
     ) {
-        let key = (from, sorting::sender_id(mad));
+        let key = (from, requester_id(mad));
         if self.local.contains(&key) {
             return self.recheck_later(host, (now, AFTER_A_LISTENER), from, target, mad);
         }
@@ -125,13 +124,13 @@ impl UnclaimedRequests {
     }
 
     /// The next time at which `due` returns requests.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub(super) fn next(&self) -> Option<Time> {
         self.waiting.iter().map(|waiting| waiting.deadline).min()
     }
 
     /// The requests whose time is over and that still have neither a listener nor an announcement.
     /// A client sends every other request again.
-    pub(crate) fn due(&mut self, host: &impl HostNames, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
+    pub(super) fn due(&mut self, host: &impl HostNames, now: Time) -> Vec<(Peer, [u8; MAD_LEN])> {
         if self.next().is_none_or(|next| next > now) {
             return vec![];
         }

@@ -25,7 +25,7 @@ pub(crate) enum OutgoingRequest {
 
 impl OutgoingRequest {
     /// The requested service.
-    pub(crate) const fn service(&self) -> ServiceId {
+    const fn service(&self) -> ServiceId {
         match self {
             Self::Connection(request) => request.service,
             Self::Datagrams(request) => request.service,
@@ -47,7 +47,7 @@ pub(crate) struct UnservedRequest<I> {
 
 /// A request whose wait is over.
 #[derive(Debug)]
-pub(crate) enum Verdict<I> {
+pub(super) enum Verdict<I> {
     /// A listener exists, or the state cannot be determined: send the request.
     Send(UnservedRequest<I>),
     /// No listener exists: refuse the request.
@@ -56,7 +56,7 @@ pub(crate) enum Verdict<I> {
 
 /// All requests of one device that wait for a listener. `I` names the id of a request.
 #[derive(Debug)]
-pub(crate) struct UnservedRequests<I> {
+pub(super) struct UnservedRequests<I> {
     waiting: Vec<UnservedRequest<I>>,
     /// The next time at which listeners are looked for.
     next: Time,
@@ -70,7 +70,7 @@ impl<I> Default for UnservedRequests<I> {
 
 impl<I> UnservedRequests<I> {
     /// Adds a request to `peer` for a service without a listener at `to`.
-    pub(crate) fn push(
+    pub(super) fn push(
         &mut self,
         now: Time,
         id: I,
@@ -83,18 +83,18 @@ impl<I> UnservedRequests<I> {
     }
 
     /// Removes the requests of the id for which `is_it` is true.
-    pub(crate) fn remove_where(&mut self, is_it: impl Fn(&I) -> bool) {
+    pub(super) fn remove_where(&mut self, is_it: impl Fn(&I) -> bool) {
         self.waiting.retain(|request| !is_it(&request.id));
     }
 
     /// The next time to call [`UnservedRequests::due`].
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub(super) fn next(&self) -> Option<Time> {
         (!self.waiting.is_empty()).then_some(self.next)
     }
 
     /// The requests whose wait is over at `now`. `is_listened_to` is called once for each service
     /// and address.
-    pub(crate) fn due(
+    pub(super) fn due(
         &mut self,
         now: Time,
         is_listened_to: impl Fn(ServiceId, IpAddr) -> Result<bool, Errno>,

@@ -6,10 +6,9 @@
 //! `Memory`); completion queues and channels; queue pairs. A value may move between threads,
 //! because libibverbs locks its objects itself.
 
-use crate::sys::{descriptors, verbs};
+use crate::sys::{descriptors, processes, verbs};
 use abi::*;
 use cface::Errno;
-use cface::dl;
 use std::ffi::{CStr, c_int};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -57,18 +56,11 @@ pub(crate) fn find_device<T>(f: impl FnMut(ListedDevice<'_>) -> Option<T>) -> Op
 }
 
 impl ListedDevice<'_> {
-    /// Whether the plugin of the device announced the device (`abi::ferroverbs_plugin_ext`), so
-    /// that the kernel has no such device. A file in sysfs proves nothing: `ferroverbs run` shows
-    /// announced devices in sysfs too.
+    /// Whether the plugin of the device announced the device, so that the kernel has no such
+    /// device.
     pub(crate) fn is_announced(self) -> bool {
-        // SAFETY: libibverbs lists the first members of `verbs_device` only, in all its releases.
-        let ops = unsafe { (*self.0.as_ptr().cast::<verbs_device>()).ops };
-        let table = dl::symbol_beside(ops.cast(), PLUGIN_EXT_SYMBOL);
-        let Some(table) = table else { return false };
-        // SAFETY: the type of the symbol, in a plugin that is never unloaded.
-        let table = unsafe { ferroverbs_plugin_ext::adopt(table.cast()) };
-        // A plugin may have devices of the kernel too, by other operations.
-        table.device_ops == ops && table.announce.is_some()
+        // SAFETY: the list is not freed yet, so the device is live.
+        unsafe { processes::extension(self.0.as_ptr()) }.is_some()
     }
 
     pub(crate) fn name(self) -> String {

@@ -1,5 +1,5 @@
 //! The kernel's ranges for automatic and privileged ports (ip(7)).
-//! [`crate::host::ports`] takes port numbers by these rules.
+//! [`crate::sys::ports`] takes port numbers by these rules.
 
 use std::ops::RangeInclusive;
 use std::sync::OnceLock;

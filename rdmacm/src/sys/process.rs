@@ -63,24 +63,13 @@ impl<T: Default + Send + Sync> PerProcess<T> {
     }
 }
 
-static GROUP: OnceLock<Option<u32>> = OnceLock::new();
-
-/// Whether the owner in the names of ports, listeners and processes is a group, whose members have
-/// different users.
-pub(crate) fn is_group() -> bool {
-    GROUP.get_or_init(group).is_some()
-}
-
-/// The effective user of this process.
-pub(crate) fn effective_id() -> libc::uid_t {
-    rustix::process::geteuid().as_raw()
-}
-
-/// The part of a name that states the owner.
+/// The part of a name that states the owner: a group, whose members have different users, or this
+/// user.
 pub(crate) fn owner() -> String {
+    static GROUP: OnceLock<Option<u32>> = OnceLock::new();
     match GROUP.get_or_init(group) {
         Some(group) => format!("g{group}"),
-        None => effective_id().to_string(),
+        None => rustix::process::geteuid().as_raw().to_string(),
     }
 }
 

@@ -7,6 +7,7 @@
 //! (include/rdma/ibta_vol1_c12.h).
 
 mod body;
+mod destination;
 mod disconnect;
 mod ip;
 mod mad;
@@ -18,6 +19,7 @@ mod reply;
 mod request;
 mod sidr;
 
+pub use destination::{Destination, datagram_gids, requester_id};
 pub use disconnect::{DisconnectReply, DisconnectRequest};
 pub use ip::{IP_HEADER_LEN, IpHeader, PortSpace, ServiceId};
 pub use mad::{MAD_LEN, Mad, Message};
