@@ -77,7 +77,8 @@ fn the_host_floor_of_librdmacm_is_pure() {
         }
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         for line in code {
-            let outside = ["Instant", "SystemTime", "Socket", "std::os", "std::fs", "libc", "rustix"];
+            let outside =
+                ["Instant", "SystemTime", "Socket", "std::os", "std::fs", "libc", "rustix"];
             let word = outside.iter().find(|word| line.contains(**word));
             assert!(word.is_none(), "{}: {line}", file.display());
         }

@@ -233,8 +233,7 @@ pub struct ferroverbs_plugin_ext {
     pub process_number: Option<unsafe extern "C" fn(context: *mut ibv_context) -> c_int>,
     /// For connection management: whether a live process has `number`: 1 or 0. Never waits for that
     /// process.
-    pub is_process:
-        Option<unsafe extern "C" fn(context: *mut ibv_context, number: c_int) -> c_int>,
+    pub is_process: Option<unsafe extern "C" fn(context: *mut ibv_context, number: c_int) -> c_int>,
     /// For connection management: a new descriptor that poll(2) reports as readable from the end of
     /// the process with `number` on. The caller closes it. `-ESRCH`: no process has the number;
     /// `-EOPNOTSUPP`: the process is in another pid namespace; else `-errno` of the system.
