@@ -389,7 +389,7 @@ impl Fabric {
             return Err(Errno::EOPNOTSUPP);
         }
         let process = process::pidfd(pid)?;
-        // The process still owns the slot, so the descriptor is not of a later process with the pid.
+        // The process still owns the slot, so the descriptor is not that of a later process.
         if owner()? == pid { Ok(process) } else { Err(Errno::ESRCH) }
     }
 
