@@ -37,10 +37,10 @@ impl Rounds {
 }
 
 impl Adapter {
-    /// Serves the QPs whose bells rang, and the datagram rings: all work for a thread woken while
+    /// Serves the QPs whose arrival flags are set, and the datagram rings: all work for a thread woken while
     /// attention is up.
     pub(crate) fn answer_peers(&self) {
-        self.view.take_qp_bells(|index| {
+        self.view.take_qp_arrivals(|index| {
             if let Some(qp) = self.registry.qp(index) {
                 serve_cold(self, &qp, ServedBy::Library);
             }
@@ -53,7 +53,7 @@ impl Adapter {
         }
     }
 
-    /// Sweeps CQs for arrivals without a bell: all CQs, or the next few.
+    /// Sweeps CQs for arrivals without an arrival flag: all CQs, or the next few.
     fn sweep(&self, which: Sweep) {
         match which {
             Sweep::All => self.registry.each_cq(|cq| cq.sweep(ServedBy::Library)),

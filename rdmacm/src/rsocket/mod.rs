@@ -17,14 +17,13 @@
 //! | `end` | `rshutdown`, `rclose` |
 //! | `options` | `rsetsockopt`, `rgetsockopt`, `rfcntl` |
 //! | `keep_alive` | `SO_KEEPALIVE` |
-//! | `bell` | the eventfd of a waiting thread |
+//! | `wake_fd` | the eventfd of a waiting thread |
 //! | `settings` | default settings of the administrator |
 //!
 //! Only `keep_alive` has a thread; otherwise the calling thread does the work of a socket. The
 //! socket's descriptor is an epoll(7) set of all event sources, so poll(2) returns when a call is
 //! needed. Lock order, outer first: socket, id, agent.
 
-mod bell;
 pub(crate) mod connect;
 mod datagram_endpoint;
 mod datagrams;
@@ -42,3 +41,4 @@ mod settings;
 mod socket;
 mod transfer;
 mod vector;
+mod wake_fd;

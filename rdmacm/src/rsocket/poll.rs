@@ -1,9 +1,9 @@
 //! `rpoll`, `rselect`: poll(2) and select(2) for rsockets and other descriptors together.
 //! Entry points (`entry`) and `set` wait through `poll`.
 
-use super::bell;
 use super::settings::defaults;
 use super::socket::{Phase, Socket, SocketState, find_socket};
+use super::wake_fd;
 use crate::sys::descriptors;
 use cface::Errno;
 use ferroverbs_cm::stream::StreamState;
@@ -86,21 +86,21 @@ impl PollCall<'_> {
 
     /// Sleeps until an event may have happened, for at most `limit`.
     fn sleep(&self, limit: Option<Duration>) -> Result<(), Errno> {
-        bell::with_wake_fd(|bell| {
+        wake_fd::with_wake_fd(|wake_fd| {
             let mut entries = self.without_sockets();
             let mut processed = false;
             for (entry, socket) in entries.iter_mut().zip(&self.sockets) {
                 if let Some(socket) = socket {
                     (entry.fd, entry.events) = (socket.fd(), libc::POLLIN);
-                    processed |= socket.lock().prepare_sleep(bell.fd());
+                    processed |= socket.lock().prepare_sleep(wake_fd.fd());
                 }
             }
-            entries.push(libc::pollfd { fd: bell.fd(), events: libc::POLLIN, revents: 0 });
+            entries.push(libc::pollfd { fd: wake_fd.fd(), events: libc::POLLIN, revents: 0 });
             let slept = if processed { Ok(1) } else { descriptors::poll(&mut entries, limit) };
-            bell.reset();
+            wake_fd.reset();
             for socket in self.sockets.iter().flatten() {
                 let mut state = socket.lock();
-                state.finish_sleep(bell.fd());
+                state.finish_sleep(wake_fd.fd());
             }
             slept.map(drop)
         })

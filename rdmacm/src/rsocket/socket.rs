@@ -12,7 +12,7 @@ use super::endpoint::{CompletionKind, Endpoint};
 use super::numbers::Numbers;
 use super::options::Options;
 use super::settings::defaults;
-use super::{bell, connect};
+use super::{connect, wake_fd};
 use crate::calls::{channel as events, id as ids};
 use crate::core::channel::Channel;
 use crate::core::id::Id;
@@ -205,17 +205,18 @@ impl Socket {
         &'a self,
         mut state: MutexGuard<'a, SocketState>,
     ) -> Result<MutexGuard<'a, SocketState>, Errno> {
-        bell::with_wake_fd(|bell| {
-            if state.prepare_sleep(bell.fd()) {
-                state.finish_sleep(bell.fd());
+        wake_fd::with_wake_fd(|wake_fd| {
+            if state.prepare_sleep(wake_fd.fd()) {
+                state.finish_sleep(wake_fd.fd());
                 return Ok(state);
             }
             drop(state);
             let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-            let slept = descriptors::poll(&mut [entry(self.fd()), entry(bell.fd())], Some(PROBE));
-            bell.reset();
+            let slept =
+                descriptors::poll(&mut [entry(self.fd()), entry(wake_fd.fd())], Some(PROBE));
+            wake_fd.reset();
             let mut state = self.lock();
-            state.finish_sleep(bell.fd());
+            state.finish_sleep(wake_fd.fd());
             if slept? == 0 {
                 state.probe();
             }
@@ -266,16 +267,16 @@ impl SocketState {
 
     /// Registers a thread that is about to sleep, by its eventfd, and arms the queues. Returns
     /// `true` if events were processed, so that the thread must not sleep.
-    pub(super) fn prepare_sleep(&mut self, bell: c_int) -> bool {
-        self.sleeping.push(bell);
+    pub(super) fn prepare_sleep(&mut self, wake_fd: c_int) -> bool {
+        self.sleeping.push(wake_fd);
         self.arm();
         // A completion before the queue was armed raises no event.
         self.progress()
     }
 
     /// Removes a thread that has slept.
-    pub(super) fn finish_sleep(&mut self, bell: c_int) {
-        if let Some(at) = self.sleeping.iter().position(|&known| known == bell) {
+    pub(super) fn finish_sleep(&mut self, wake_fd: c_int) {
+        if let Some(at) = self.sleeping.iter().position(|&known| known == wake_fd) {
             self.sleeping.swap_remove(at);
         }
         if let Some(endpoint) = &mut self.endpoint {
@@ -303,8 +304,8 @@ impl SocketState {
 
     /// Wakes all sleeping threads.
     pub(super) fn wake(&self) {
-        for &bell in &self.sleeping {
-            bell::signal(bell);
+        for &wake_fd in &self.sleeping {
+            wake_fd::signal(wake_fd);
         }
     }
 

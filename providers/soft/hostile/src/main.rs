@@ -98,7 +98,7 @@ fn search(attacker: &Attacker) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     /// The words that the process owns by design: both of its segments, the rings of connections to
-    /// its QPs, its datagram ring in each process, and words that all members may set (bells,
+    /// its QPs, its datagram ring in each process, and words that all members may set (arrival flags,
     /// alarms, calls for help). Connections between honest processes do not suffer.
     Own,
     /// Everything mapped writable.
@@ -310,7 +310,7 @@ impl Attacker {
             50..65 => self.send_datagrams(&mut victim),
             65..75 => self.change_own_tables(&victim),
             75..80 => self.change_own_rings(&victim),
-            80..88 => self.ring_bells(&victim),
+            80..88 => self.set_arrival_flags(&victim),
             88..90 => self.call_for_help(&victim),
             90 => self.send_socket_message(&victim),
             _ if self.reach == Reach::All => self.write_foreign_words(&mut victim),

@@ -2,7 +2,7 @@
 //! words. `Attacker::act` calls these functions with a victim.
 //!
 //! Map of the file: `send_pieces` writes requests into the ring of a connection, `answer_pieces`
-//! false acknowledgements, `send_datagrams` entries of a datagram ring, `ring_bells` bells and
+//! false acknowledgements, `send_datagrams` entries of a datagram ring, `set_arrival_flags` arrival flags and
 //! alarms, `write_foreign_words` words of third processes. The other functions draw parts of these
 //! entries. One thread runs all of them, and no function takes a lock.
 
@@ -62,7 +62,7 @@ impl Attacker {
             holder.take_over(&ring);
         }
         self.pieces += self.fill(victim, target, &ring, target.life.dest_qpn);
-        victim.view.ring_qp_bell(target.index);
+        victim.view.set_qp_arrival(target.index);
         victim.view.peer().kick();
     }
 
@@ -263,7 +263,7 @@ impl Attacker {
             6 | 7 => ring.nak().store(0, Release),
             _ => {}
         }
-        victim.view.ring_qp_bell(target.index);
+        victim.view.set_qp_arrival(target.index);
         victim.view.peer().kick();
     }
 
@@ -275,7 +275,7 @@ impl Attacker {
         if self.random.one_in(50) {
             ring.hot().store(self.random.below(3) as u32, Relaxed);
         }
-        victim.view.ring_peer_bell(own);
+        victim.view.set_peer_arrival(own);
         victim.view.peer().kick();
     }
 
@@ -432,15 +432,15 @@ impl Attacker {
         }
     }
 
-    /// Rings bells without reason, which costs the victim time.
-    pub(super) fn ring_bells(&mut self, victim: &Victim) {
+    /// Sets arrival flags without reason, which costs the victim time.
+    pub(super) fn set_arrival_flags(&mut self, victim: &Victim) {
         let head = victim.view.rings_head();
         match self.random.below(5) {
-            0 => victim.view.ring_qp_bell(self.random.below(QPS)),
-            1 => victim.view.ring_peer_bell(self.random.below(SLOTS) as u16),
+            0 => victim.view.set_qp_arrival(self.random.below(QPS)),
+            1 => victim.view.set_peer_arrival(self.random.below(SLOTS) as u16),
             2 => {
                 let (summary, bits) = (self.random.below(4), self.random.next());
-                head.qp_bell_summary[summary].fetch_or(bits, Release);
+                head.qp_arrival_summary[summary].fetch_or(bits, Release);
             }
             3 => {
                 let number = 1 + self.random.below(8) as u16;
@@ -448,7 +448,7 @@ impl Attacker {
                     alarm.fetch_add(1, Release);
                 }
             }
-            _ => drop(head.peer_bell_summary.fetch_or(self.random.next(), Release)),
+            _ => drop(head.peer_arrival_summary.fetch_or(self.random.next(), Release)),
         }
         victim.view.peer().kick();
     }
@@ -464,7 +464,7 @@ impl Attacker {
                 let Some(target) = target else { return };
                 let ring = victim.view.qp_ring(target.index).expect("mapped");
                 self.forged += self.fill(victim, target, &ring, target.life.dest_qpn);
-                victim.view.ring_qp_bell(target.index);
+                victim.view.set_qp_arrival(target.index);
                 victim.view.peer().kick();
             }
             4 => {
@@ -500,9 +500,9 @@ impl Attacker {
                 }
             }
             7 => match self.random.below(3) {
-                0 => drop(head.qp_bells[self.some_index(victim) / 64].swap(nasty, Release)),
-                1 => drop(head.qp_bell_summary[self.random.below(4)].swap(nasty, Release)),
-                _ => drop(head.peer_bells[self.random.below(16)].swap(nasty, Release)),
+                0 => drop(head.qp_arrivals[self.some_index(victim) / 64].swap(nasty, Release)),
+                1 => drop(head.qp_arrival_summary[self.random.below(4)].swap(nasty, Release)),
+                _ => drop(head.peer_arrivals[self.random.below(16)].swap(nasty, Release)),
             },
             8 => {
                 let lock = [0, u32::from(self.slot()) + 1, nasty as u32][self.random.below(3)];

@@ -25,7 +25,7 @@ mod sync;
 #[allow(dead_code, unreachable_pub, reason = "models run a part of what soft calls")]
 mod tenure;
 
-mod bells;
+mod arrivals;
 mod jobs;
 mod rings;
 mod targets;

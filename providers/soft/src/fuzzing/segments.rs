@@ -186,7 +186,7 @@ impl World {
                     words[3] = words[3] & !0xffff_ffff | u64::from(self.keys.rkey);
                 }
                 write(&ring, seq, words);
-                self.victim.ring_qp_bell(qp.index());
+                self.victim.set_qp_arrival(qp.index());
             }
             3 => {
                 let ring = self.victim.peer_ring(self.other.slot()).expect("mapped");
@@ -201,7 +201,7 @@ impl World {
                     words[2] = u64::from(qp.qpn()) | u64::from(QKEY) << 32;
                 }
                 write(&ring, seq, words);
-                self.victim.ring_peer_bell(self.other.slot());
+                self.victim.set_peer_arrival(self.other.slot());
             }
             4 => {
                 let control =
@@ -218,7 +218,7 @@ impl World {
                     2 => ring.nak().store(words[0] as u32 % 8, Release),
                     _ => ring.holder().store(words[0], Release),
                 }
-                self.victim.ring_qp_bell(qp.index());
+                self.victim.set_qp_arrival(qp.index());
             }
             7 => self.change_entry(which, at, &words),
             8 => {

@@ -372,15 +372,15 @@ pub struct RingsHead {
     /// Slot number + 1 of the process that executes an atomic on the owner's memory; 0: free.
     pub atomic_lock: Hint<AtomicU32>,
     _pad2: [u32; 15],
-    /// One bit for each word of `qp_bells` that may be non-zero.
-    pub qp_bell_summary: Hint<[AtomicU64; QPS / 64 / 64]>,
-    /// One bit for each word of `peer_bells` that may be non-zero.
-    pub peer_bell_summary: Hint<AtomicU64>,
+    /// One bit for each word of `qp_arrivals` that may be non-zero.
+    pub qp_arrival_summary: Hint<[AtomicU64; QPS / 64 / 64]>,
+    /// One bit for each word of `peer_arrivals` that may be non-zero.
+    pub peer_arrival_summary: Hint<AtomicU64>,
     _pad3: [u64; 3],
     /// One bit for each QP whose ring has arrivals or acknowledgements and is not polled.
-    pub qp_bells: Hint<[AtomicU64; QPS / 64]>,
+    pub qp_arrivals: Hint<[AtomicU64; QPS / 64]>,
     /// One bit for each datagram ring that has arrivals and is not polled.
-    pub peer_bells: Hint<[AtomicU64; SLOTS / 64]>,
+    pub peer_arrivals: Hint<[AtomicU64; SLOTS / 64]>,
     /// Slot number + 1 of the process that calls the owner's helper ([`Job`]); 0: none. Any peer
     /// may write the word, so the helper checks whether a job exists.
     pub help_wanted: Line<Hint<AtomicU32>>,

@@ -1,4 +1,4 @@
-//! The memory-order steps by which processes and threads pass slots, bells, keys, jobs and locks.
+//! The memory-order steps by which processes and threads pass slots, arrival flags, keys, jobs and locks.
 //!
 //! Each step stands beside the step that it pairs with. The module contains only code that depends
 //! on memory order, over plain atomics. The models in `providers/soft/loom` run this code under
@@ -7,7 +7,7 @@
 //! Map of this file:
 //!
 //! - Rings: [`publish`] pairs with [`head`] and [`consume`]; [`acknowledge`] with [`acknowledged`].
-//! - Bells and wake-ups: [`ring_bell`] pairs with [`take_bits`]; [`tell`] with [`mark_cold`] and
+//! - Arrival flags and wake-ups: [`set_arrival_flag`] pairs with [`take_bits`]; [`tell`] with [`mark_cold`] and
 //!   [`Alert::raise`].
 //! - Keys: [`announce`], [`key`] and [`withdraw`] pair with [`revoke`] and [`is_announced`].
 //! - Jobs: [`advance_job`] pairs with [`claim_piece`]; [`release_piece`] with [`load_hand`].
@@ -117,12 +117,12 @@ pub fn acknowledged(acked: &AtomicU32) -> u32 {
     acked.load(Ordering::Acquire)
 }
 
-/// Sets bit `bell` of `bells`, then bit `word` of `summary`, which names that word of bells.
-pub fn ring_bell(bells: &AtomicU64, bell: usize, summary: &AtomicU64, word: usize) {
-    // Release, in this order. A thread that takes the summary's bit finds the bell, and a thread
-    // that takes the bell finds the slot that was published before. Both pair with the swap in
+/// Sets bit `bit` of `flags`, then bit `word` of `summary`, which names that word of flags.
+pub fn set_arrival_flag(flags: &AtomicU64, bit: usize, summary: &AtomicU64, word: usize) {
+    // Release, in this order. A thread that takes the summary's bit finds the flag, and a thread
+    // that takes the flag finds the slot that was published before. Both pair with the swap in
     // `take_bits`.
-    bells.fetch_or(1 << bell, Ordering::AcqRel);
+    flags.fetch_or(1 << bit, Ordering::AcqRel);
     summary.fetch_or(1 << word, Ordering::AcqRel);
 }
 
@@ -134,7 +134,7 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     if word.load(Ordering::Relaxed) == 0 {
         return;
     }
-    // AcqRel: pairs with `ring_bell`. A bell that rings after the swap finds the word clear and
+    // AcqRel: pairs with `set_arrival_flag`. A flag that is set after the swap finds the word clear and
     // sets it again.
     let mut bits = word.swap(0, Ordering::AcqRel);
     while bits != 0 {
@@ -143,7 +143,7 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Producer of a ring, after `publish`: rings the bell if no thread polls the ring, and wakes the
+/// Producer of a ring, after `publish`: sets the arrival flag if no thread polls the ring, and wakes the
 /// owner if `bit` of the owner's attention asks for it. `barrier` is one half of a full barrier;
 /// the owner's half is in `mark_cold` and [`Alert::raise`].
 #[inline]
@@ -152,20 +152,20 @@ pub fn tell(
     attention: &AtomicU32,
     bit: u32,
     barrier: impl Fn(),
-    bell: impl FnOnce(),
+    set_flag: impl FnOnce(),
     wake: impl FnOnce(),
 ) {
     // The barrier orders the published slot before the loads. Either this producer sees the ring
     // cold or attention up, or the owner that made it so sees the slot.
     barrier();
-    // With attention up, the bell tells the woken thread which ring to read.
+    // With attention up, the arrival flag tells the woken thread which ring to read.
     if attention.load(Ordering::Relaxed) & bit != 0 {
-        bell();
+        set_flag();
         wake();
     } else if hot.load(Ordering::Relaxed) == 0 {
-        bell();
-        // The barrier orders the bell before the next load, so that an owner that raises attention
-        // later finds the bell. An AcqRel bell alone may become visible after that load.
+        set_flag();
+        // The barrier orders the flag before the next load, so that an owner that raises attention
+        // later finds the flag. An AcqRel flag alone may become visible after that load.
         barrier();
         if attention.load(Ordering::Relaxed) & bit != 0 {
             wake();
@@ -173,7 +173,7 @@ pub fn tell(
     }
 }
 
-/// As `tell`, for arrivals without a bell: calls `wake` if `bit` of the owner's attention asks for
+/// As `tell`, for arrivals without an arrival flag: calls `wake` if `bit` of the owner's attention asks for
 /// it. The caller has passed the barrier.
 #[inline]
 pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
@@ -184,7 +184,7 @@ pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     }
 }
 
-/// After a bell: wakes one thread that sleeps on the alarm, or else calls `kick`, which wakes the
+/// After an arrival flag: wakes one thread that sleeps on the alarm, or else calls `kick`, which wakes the
 /// service thread. `wake` is the system call, and returns whether a thread slept.
 pub fn wake_one(
     sleepers: &AtomicU32,
@@ -196,7 +196,7 @@ pub fn wake_one(
     // knows whether a thread sleeps.
     if sleepers.load(Ordering::Relaxed) > 0 {
         // Release: pairs with the Acquire in `prepare_sleep`. A thread that does not fall asleep
-        // because of this increment finds the bell.
+        // because of this increment finds the flag.
         alarm.fetch_add(1, Ordering::Release);
         if wake() {
             return;
@@ -211,7 +211,7 @@ pub fn prepare_sleep(alarm: &AtomicU32) -> u32 {
     alarm.load(Ordering::Acquire)
 }
 
-/// Owner of a ring: requires producers to ring the bell from now on. The caller looks at the ring
+/// Owner of a ring: requires producers to set the arrival flag from now on. The caller looks at the ring
 /// afterwards. Slots of a producer that still saw the ring as hot are visible by then.
 pub fn mark_cold(hot: &AtomicU32, barrier: impl FnOnce()) {
     hot.store(0, Ordering::Relaxed);
@@ -300,7 +300,7 @@ impl Alert {
 
     /// The number of the raise since which attention is up and every publisher sees it; `None`:
     /// attention is down. A thread that looks at all rings after this call, and later reads the
-    /// same number, has missed no arrival without a bell.
+    /// same number, has missed no arrival without an arrival flag.
     pub fn raised(&self) -> Option<u32> {
         // Acquire: both loads pair with the Release stores in `raise`, so the barrier was passed.
         self.complete.load(Ordering::Acquire).then(|| self.raises.load(Ordering::Acquire))

@@ -230,32 +230,37 @@ impl View {
         Some(unsafe { Range::new(base, CHUNK_BYTES) })
     }
 
-    /// Rings the bell of QP `index`: its ring has arrivals, and no thread polls it.
+    /// Sets the arrival flag of QP `index`: its ring has arrivals, and no thread polls it.
     #[inline]
-    pub fn ring_qp_bell(&self, index: usize) {
+    pub fn set_qp_arrival(&self, index: usize) {
         let head = self.rings_head();
         let word = index / 64;
-        if let (Some(bells), Some(summary)) =
-            (head.qp_bells.get(word), head.qp_bell_summary.get(word / 64))
+        if let (Some(flags), Some(summary)) =
+            (head.qp_arrivals.get(word), head.qp_arrival_summary.get(word / 64))
         {
-            protocol::ring_bell(bells, index % 64, summary, word % 64);
+            protocol::set_arrival_flag(flags, index % 64, summary, word % 64);
         }
     }
 
-    /// Rings the bell of the datagram ring of process `slot`.
+    /// Sets the arrival flag of the datagram ring of process `slot`.
     #[inline]
-    pub fn ring_peer_bell(&self, slot: u16) {
+    pub fn set_peer_arrival(&self, slot: u16) {
         let head = self.rings_head();
         let word = usize::from(slot) / 64;
-        if let Some(bells) = head.peer_bells.get(word) {
-            protocol::ring_bell(bells, usize::from(slot) % 64, &head.peer_bell_summary, word);
+        if let Some(flags) = head.peer_arrivals.get(word) {
+            protocol::set_arrival_flag(
+                flags,
+                usize::from(slot) % 64,
+                &head.peer_arrival_summary,
+                word,
+            );
         }
     }
 
-    /// Takes all bells of QPs and passes each index to `f`. One load per 4096 QPs if none rang.
+    /// Takes all arrival flags of QPs and passes each index to `f`. One load per 4096 QPs if none is set.
     #[inline]
-    pub fn take_qp_bells(&self, f: impl FnMut(usize)) {
-        let summaries = &self.rings_head().qp_bell_summary;
+    pub fn take_qp_arrivals(&self, f: impl FnMut(usize)) {
+        let summaries = &self.rings_head().qp_arrival_summary;
         if summaries.iter().fold(0, |all, one| all | one.load(Ordering::Relaxed)) != 0 {
             self.take_rung(f);
         }
@@ -264,21 +269,21 @@ impl View {
     #[cold]
     fn take_rung(&self, mut f: impl FnMut(usize)) {
         let head = self.rings_head();
-        for (s, summary) in head.qp_bell_summary.iter().enumerate() {
+        for (s, summary) in head.qp_arrival_summary.iter().enumerate() {
             take_bits(summary, |w| {
                 let word = s * 64 + w;
-                take_bits(&head.qp_bells[word], |bit| f(word * 64 + bit));
+                take_bits(&head.qp_arrivals[word], |bit| f(word * 64 + bit));
             });
         }
     }
 
-    /// Takes all bells of datagram rings and passes each process slot to `f`.
+    /// Takes all arrival flags of datagram rings and passes each process slot to `f`.
     #[inline]
-    pub fn take_peer_bells(&self, mut f: impl FnMut(u16)) {
+    pub fn take_peer_arrivals(&self, mut f: impl FnMut(u16)) {
         let head = self.rings_head();
-        take_bits(&head.peer_bell_summary, |word| {
-            if let Some(bells) = head.peer_bells.get(word) {
-                take_bits(bells, |bit| f((word * 64 + bit) as u16));
+        take_bits(&head.peer_arrival_summary, |word| {
+            if let Some(flags) = head.peer_arrivals.get(word) {
+                take_bits(flags, |bit| f((word * 64 + bit) as u16));
             }
         });
     }
@@ -365,18 +370,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bells_are_delivered_once_each() {
+    fn each_arrival_flag_is_delivered_once() {
         let view = mock::view();
         for i in [0, 63, 64, QPS - 1] {
-            view.ring_qp_bell(i);
+            view.set_qp_arrival(i);
         }
-        view.ring_peer_bell(1023);
+        view.set_peer_arrival(1023);
         let (mut qps, mut peers) = (vec![], vec![]);
-        view.take_qp_bells(|i| qps.push(i));
-        view.take_peer_bells(|s| peers.push(s));
+        view.take_qp_arrivals(|i| qps.push(i));
+        view.take_peer_arrivals(|s| peers.push(s));
         assert_eq!(qps, [0, 63, 64, QPS - 1]);
         assert_eq!(peers, [1023]);
-        view.take_qp_bells(|i| panic!("bell {i} twice"));
+        view.take_qp_arrivals(|i| panic!("flag {i} twice"));
     }
 
     #[test]

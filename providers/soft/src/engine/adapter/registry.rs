@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Weak};
 
 /// CQs inspected in a round while an application polls. The rest can wait: a thread that waits for
-/// an unpolled CQ rings its bell soon.
+/// an unpolled CQ sets its arrival flag soon.
 const FEW_CQS: usize = 512;
 
 /// CQs that a look at another CQ passes over because they are polled or being destroyed.

@@ -40,13 +40,13 @@ impl Datagrams {
             let Some(&slot) = from.hot.all().get(at) else { break };
             from.serve(self, adapter, slot, who);
         }
-        adapter.view.take_peer_bells(|slot| {
+        adapter.view.take_peer_arrivals(|slot| {
             let cold = !from.make_hot(adapter, slot);
             let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
-                // The bell of a cold ring with datagrams must ring again, because their sender rang
+                // The arrival flag of a cold ring with datagrams must be set again, because their sender set it
                 // before. A datagram that waits for a receive is looked at again anyway.
-                adapter.view.ring_peer_bell(slot);
+                adapter.view.set_peer_arrival(slot);
                 if count > 0 && !adapter.attention.is_down() {
                     adapter.fabric.wake_self();
                 }
@@ -63,7 +63,7 @@ impl Inlet {
 }
 
 impl Inlets {
-    /// Handles the bell of the ring of `slot`: the ring may become hot. Returns whether it is hot.
+    /// Handles the arrival flag of the ring of `slot`: the ring may become hot. Returns whether it is hot.
     fn make_hot(&mut self, adapter: &Adapter, slot: u16) -> bool {
         let Some(inlet) = self.known.get(&slot) else { return false };
         if self.hot.all().contains(&slot) {
@@ -75,7 +75,7 @@ impl Inlets {
                 if let Some(inlet) = self.known.get(&cold) {
                     protocol::mark_cold(inlet.ring.hot(), membarrier::heavy);
                     if inlet.ring.ready(inlet.next) {
-                        adapter.view.ring_peer_bell(cold);
+                        adapter.view.set_peer_arrival(cold);
                     }
                 }
             }

@@ -96,7 +96,7 @@ pub(in crate::engine) struct OutletState {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Inlets {
     known: HashMap<u16, Inlet>,
-    /// Process slots whose rings polls read without a bell.
+    /// Process slots whose rings polls read without an arrival flag.
     hot: HotSlots<u16>,
 }
 

@@ -133,7 +133,7 @@ impl Datagrams {
         let next = next.wrapping_add(RING_SLOTS);
         let view = PeerView::of(Arc::clone(peer));
         self.note_process(view.clone());
-        // An earlier owner of the slot may have been hot, and its senders rang no bell.
+        // An earlier owner of the slot may have been hot, and its senders set no arrival flag.
         from.hot.retain_hot(|slot| *slot != peer.slot);
         ring.hot().store(0, Ordering::Relaxed);
         ring.acked().store(next, Ordering::Relaxed);
@@ -366,7 +366,7 @@ impl Outlet {
             &self.view.tables_head().attention,
             ATTENTION_REQUESTS,
             || publication_fence(&self.view),
-            || self.view.ring_peer_bell(self.own_slot),
+            || self.view.set_peer_arrival(self.own_slot),
             || {
                 let channel = reader.map(|index| &self.view.qp(index).recv_channel);
                 let channel = channel.map_or(0, |number| number.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
 //! Link to the remote QP of a connection: its tables, its receive ring, and whether it serves.
-//! Requesters read the peer state and write slots through a link; the bells and wake-ups of the
+//! Requesters read the peer state and write slots through a link; the arrival flags and wake-ups of the
 //! peer start here.
 
 use crate::config;
@@ -140,7 +140,7 @@ impl Link {
             &self.view.tables_head().attention,
             ATTENTION_REQUESTS,
             || publication_fence(&self.view),
-            || self.view.ring_qp_bell(self.index),
+            || self.view.set_qp_arrival(self.index),
             || self.wake(self.entry().recv_channel.load(Ordering::Relaxed)),
         );
     }
@@ -148,7 +148,7 @@ impl Link {
     /// Announces that this QP took the ring over. Without the announcement the receiver does not
     /// look at the position where the new holder begins.
     pub(crate) fn ring_taken_over(&self) {
-        self.view.ring_qp_bell(self.index);
+        self.view.set_qp_arrival(self.index);
         self.peer().kick();
     }
 
@@ -175,14 +175,14 @@ impl Link {
     }
 
     fn ring_for_acks(&self) {
-        self.view.ring_qp_bell(self.index);
+        self.view.set_qp_arrival(self.index);
         self.wake(self.entry().send_channel.load(Ordering::Relaxed));
     }
 
     /// Asks the service thread of the remote process to look at the remote QP.
     #[cold]
     pub(crate) fn wake_service(&self) {
-        self.view.ring_qp_bell(self.index);
+        self.view.set_qp_arrival(self.index);
         self.peer().kick();
     }
 
@@ -205,7 +205,7 @@ impl Requester {
     }
 }
 
-/// Wakes a thread of the owner of `view` after a bell was rung: a thread that sleeps on event
+/// Wakes a thread of the owner of `view` after an arrival flag was set: a thread that sleeps on event
 /// channel `channel`, otherwise the service thread.
 #[cold]
 pub(in crate::engine) fn wake(peer: &Peer, view: &View, channel: u16) {
@@ -315,7 +315,7 @@ impl Adapter {
             publication_fence(&view);
             let attention = &view.tables_head().attention;
             protocol::tell_attentive(attention, ATTENTION_ACKS, || {
-                view.ring_qp_bell(index);
+                view.set_qp_arrival(index);
                 view.peer().kick();
             });
         }

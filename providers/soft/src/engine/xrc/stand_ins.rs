@@ -135,7 +135,7 @@ impl Xrc {
         hot.finish(who)
     }
 
-    /// Handles the bell of an XRC receive QP.
+    /// Handles the arrival flag of an XRC receive QP.
     pub(crate) fn make_hot(&self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if let Some(mut hot) = self.hot.try_lock() {
             hot.make_hot(adapter, qp, who);

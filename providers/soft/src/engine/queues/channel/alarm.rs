@@ -2,9 +2,9 @@
 //! here by `Link::requests_published`; the woken thread serves all rings like the service thread.
 //!
 //! Without alarms a message would wake the service thread first, and the service thread would wake
-//! the application. A peer rings the bell of the QP first. If a thread sleeps on the channel of the
+//! the application. A peer sets the arrival flag of the QP first. If a thread sleeps on the channel of the
 //! QP's CQ, the peer then rings the alarm of the channel, otherwise it wakes the service thread
-//! (`protocol::wake_one`). The woken thread answers all bells, so an unneeded alarm costs only a
+//! (`protocol::wake_one`). The woken thread serves all arrival flags, so an unneeded alarm costs only a
 //! look.
 #![forbid(unsafe_code)]
 
@@ -87,7 +87,7 @@ pub(in crate::engine) fn begin_sleep(channel: Arc<Channel>) -> Option<(*const At
 }
 
 /// Ends the sleep of this thread after an alarm. Returns whether the thread slept; it then answers
-/// all bells (`Adapter::answer_peers`).
+/// all arrival flags (`Adapter::answer_peers`).
 pub(crate) fn end_sleep_by_alarm() -> bool {
     let slept = SLEEPING.try_with(RefCell::take);
     let Ok(Some(mut asleep)) = slept else { return false };

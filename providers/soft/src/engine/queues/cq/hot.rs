@@ -1,5 +1,5 @@
-//! Hot receive rings: the few rings that polls read without a bell, chosen by recent use. `polling`
-//! reads the hot rings of a CQ, and comes here when a bell rings.
+//! Hot receive rings: the few rings that polls read without an arrival flag, chosen by recent use. `polling`
+//! reads the hot rings of a CQ, and comes here when an arrival flag is set.
 #![forbid(unsafe_code)]
 
 use crate::engine::adapter::Adapter;
@@ -16,12 +16,12 @@ impl HotReceivers {
     /// Ends a round of the service thread: serves the remaining pieces, and sends all due
     /// acknowledgements. An acknowledgement that a message carried is also sent alone, because the
     /// peer may not have read the message. Returns true if pieces remain; their senders ring no
-    /// bell again.
+    /// arrival flag again.
     pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
         for qp in self.qps.all() {
             if qp.has_arrivals() && qp.serve_rest(who) {
-                qp.adapter().view.ring_qp_bell(qp.index());
+                qp.adapter().view.set_qp_arrival(qp.index());
                 more = true;
             }
             qp.responder().lock().acknowledge_arrivals(qp);
@@ -29,7 +29,7 @@ impl HotReceivers {
         more
     }
 
-    /// Handles the bell of `qp`: its ring may become hot.
+    /// Handles the arrival flag of `qp`: its ring may become hot.
     pub(crate) fn make_hot(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
         if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
@@ -42,7 +42,7 @@ impl HotReceivers {
             }
             HotSlot::Refused => return,
         }
-        // Relaxed: a sender that does not see the flag yet rings an unneeded bell.
+        // Relaxed: a sender that does not see the flag yet sets an unneeded arrival flag.
         qp.ring().hot().store(1, Ordering::Relaxed);
         if qp.has_arrivals() {
             qp.advance_receive(who);
@@ -55,11 +55,11 @@ impl HotReceivers {
         if self.qps.has_room() {
             self.make_hot(adapter, qp, ServedBy::Application);
         } else if qp.ring().hot().load(Ordering::Relaxed) != 0 {
-            // The ring was hot in an earlier connection. A sender may have read the flag and rung
-            // no bell, so the ring is served by a bell now.
+            // The ring was hot in an earlier connection. A sender may have read `hot` and set
+            // no arrival flag, so the flag is set now.
             protocol::mark_cold(qp.ring().hot(), membarrier::heavy);
             if qp.has_arrivals() {
-                adapter.view.ring_qp_bell(qp.index());
+                adapter.view.set_qp_arrival(qp.index());
             }
         }
     }
@@ -71,20 +71,20 @@ impl HotReceivers {
     }
 }
 
-/// Handles the bell of a QP whose ring is not hot: serves the ring, and takes in acknowledgements.
-/// If pieces remain in the ring, this function rings the bell again, because their sender rang
+/// Handles the arrival flag of a QP whose ring is not hot: serves the ring, and takes in acknowledgements.
+/// If pieces remain in the ring, this function sets the arrival flag again, because their sender set it
 /// before.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
     let more = qp.serve_rest(who);
     qp.send_due_ack();
-    // The read of the bell orders this load after the event for which the peer rang.
+    // The read of the flag orders this load after the event for which the peer set it.
     if qp.may_have_outstanding() {
         qp.advance_send();
     }
     if qp.has_arrivals() && qp.is_receiving() {
-        adapter.view.ring_qp_bell(qp.index());
+        adapter.view.set_qp_arrival(qp.index());
         if more && !adapter.attention.is_down() {
-            // No thread may poll when the bell is due, so the service thread must look.
+            // No thread may poll when the flag is read, so the service thread must look.
             adapter.fabric.wake_self();
         }
     }

@@ -1,14 +1,14 @@
-//! Hot rings: the rings that a poll reads without a bell, and the rule that selects them. Used for
+//! Hot rings: the rings that a poll reads without an arrival flag, and the rule that selects them. Used for
 //! the receive rings of QPs (`queues::cq`) and for datagram rings (`datagram`).
 #![forbid(unsafe_code)]
 
-/// Maximal number of hot rings; senders to all further rings ring a bell.
+/// Maximal number of hot rings; senders to all further rings set an arrival flag.
 pub(crate) const MAX_HOT: usize = 16;
 
-/// Bells after which a cold ring replaces a hot ring. Cooling a ring is a system call that
-/// interrupts other processors. With many QPs in use nearly every message rings a bell, and most
+/// Arrival flags after which a cold ring replaces a hot ring. Cooling a ring is a system call that
+/// interrupts other processors. With many QPs in use nearly every message sets an arrival flag, and most
 /// messages must not pay for the call.
-pub(in crate::engine) const BELLS_PER_REPLACEMENT: u32 = 64;
+pub(in crate::engine) const FLAGS_PER_REPLACEMENT: u32 = 64;
 
 /// The hot rings, and the rule by which another ring becomes hot.
 #[derive(Debug)]
@@ -16,11 +16,11 @@ pub(in crate::engine) struct HotSlots<T> {
     taken: Vec<T>,
     /// Index of the next ring to replace.
     oldest: usize,
-    /// Bells of cold rings since the last replacement.
-    bells: u32,
+    /// Arrival flags of cold rings since the last replacement.
+    flags: u32,
 }
 
-/// Result for a ring whose bell rang.
+/// Result for a ring whose arrival flag is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum HotSlot<T> {
     /// The ring became hot; a slot was free.
@@ -33,7 +33,7 @@ pub(in crate::engine) enum HotSlot<T> {
 
 impl<T> Default for HotSlots<T> {
     fn default() -> Self {
-        Self { taken: vec![], oldest: 0, bells: 0 }
+        Self { taken: vec![], oldest: 0, flags: 0 }
     }
 }
 
@@ -46,20 +46,20 @@ impl<T> HotSlots<T> {
         self.taken.len() < MAX_HOT
     }
 
-    /// Handles the bell of the cold ring `ring`. If all slots are taken, one bell in
-    /// [`BELLS_PER_REPLACEMENT`] replaces the oldest hot ring. Bells do not count unless a thread
-    /// polls (`polled`): without polls each message wakes a thread anyway, and the bell is cheap
+    /// Handles the arrival flag of the cold ring `ring`. If all slots are taken, one flag in
+    /// [`FLAGS_PER_REPLACEMENT`] replaces the oldest hot ring. Flags do not count unless a thread
+    /// polls (`polled`): without polls each message wakes a thread anyway, and the flag is cheap
     /// beside that.
     pub(in crate::engine) fn give(&mut self, ring: T, polled: bool) -> HotSlot<T> {
         if self.has_room() {
             self.taken.push(ring);
             return HotSlot::New;
         }
-        self.bells += u32::from(polled);
-        if self.bells <= BELLS_PER_REPLACEMENT {
+        self.flags += u32::from(polled);
+        if self.flags <= FLAGS_PER_REPLACEMENT {
             return HotSlot::Refused;
         }
-        self.bells = 0;
+        self.flags = 0;
         let at = self.oldest % MAX_HOT;
         self.oldest += 1;
         match self.taken.get_mut(at) {
@@ -79,16 +79,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_gets_the_oldest_slot_after_many_bells_and_none_if_no_thread_polls() {
+    fn a_ring_gets_the_oldest_slot_after_many_flags_and_none_if_no_thread_polls() {
         let mut places = HotSlots::default();
         for ring in 0..MAX_HOT {
             assert_eq!(places.give(ring, ring % 2 == 0), HotSlot::New);
         }
-        for _ in 0..2 * BELLS_PER_REPLACEMENT {
+        for _ in 0..2 * FLAGS_PER_REPLACEMENT {
             assert_eq!(places.give(99, false), HotSlot::Refused);
         }
         for oldest in [0, 1] {
-            for _ in 0..BELLS_PER_REPLACEMENT {
+            for _ in 0..FLAGS_PER_REPLACEMENT {
                 assert_eq!(places.give(100 + oldest, true), HotSlot::Refused);
             }
             assert_eq!(places.give(100 + oldest, true), HotSlot::Replaced(oldest));

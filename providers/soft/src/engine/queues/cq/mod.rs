@@ -5,7 +5,7 @@
 //! | `arming` | creation, arming, events, lists of QPs |
 //! | `polling` | polls and sweeps |
 //! | `completions` | additions to the ring, and removals |
-//! | `hot`, `hot_slots` | receive rings that a poll reads without a bell |
+//! | `hot`, `hot_slots` | receive rings that a poll reads without an arrival flag |
 //! | `other_cqs`, `other_cq_looks` | looks of a fruitless poll at other CQs |
 //! | `iterator` | ibv_start_poll(3) |
 
@@ -100,7 +100,7 @@ impl std::fmt::Debug for Cq {
     }
 }
 
-/// QPs whose receive ring is hot: polls read it without a bell.
+/// QPs whose receive ring is hot: polls read it without an arrival flag.
 #[derive(Debug, Default)]
 pub(crate) struct HotReceivers {
     qps: HotSlots<Arc<Qp>>,

@@ -2,7 +2,7 @@
 //! by `sweep`; all work below is reached from `Cq::look`. `completions` adds completions.
 //!
 //! `Cq::look` is the only way from a CQ to send queues, the rings of connections and datagrams, the
-//! wire between hosts, XRC and bells. Their results are completions in the ring of this CQ or of
+//! wire between hosts, XRC and arrival flags. Their results are completions in the ring of this CQ or of
 //! another CQ.
 #![forbid(unsafe_code)]
 
@@ -162,7 +162,7 @@ impl Cq {
                 self.adapter.drive_wire(who);
             }
         }
-        self.adapter.view.take_qp_bells(|index| {
+        self.adapter.view.take_qp_arrivals(|index| {
             let Some(qp) = self.adapter.registry.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
             if qp.kind() == QpType::XrcRecv {

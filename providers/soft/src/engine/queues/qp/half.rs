@@ -143,7 +143,7 @@ impl RecentLocks {
     fn set(&self, bit: usize) {
         let word = bit / 64;
         if let (Some(bits), Some(summary)) = (self.words.get(word), self.summary.get(word / 64)) {
-            protocol::ring_bell(bits, bit % 64, summary, word % 64);
+            protocol::set_arrival_flag(bits, bit % 64, summary, word % 64);
         }
     }
 

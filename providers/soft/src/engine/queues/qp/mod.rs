@@ -81,7 +81,7 @@ pub(crate) struct Attributes {
 ///
 /// Data of certain kinds of QP is in `role`, except the words that short messages read. Each QP has
 /// an entry in the table of its process and a ring that any peer can write. A thread that answers a
-/// bell therefore finds both halves in every QP, idle in some kinds.
+/// arrival flag therefore finds both halves in every QP, idle in some kinds.
 #[repr(C)]
 pub(crate) struct Qp {
     verbs: VerbsCell<verbs_qp>,

@@ -148,7 +148,7 @@ impl Qp {
     /// Serves arrivals for a caller that does not look again. The service thread serves the rest.
     pub(crate) fn serve_once(&self, who: ServedBy) {
         if self.serve_rest(who) {
-            self.adapter().view.ring_qp_bell(self.index());
+            self.adapter().view.set_qp_arrival(self.index());
             self.adapter().fabric.wake_self();
         }
     }

@@ -1,4 +1,4 @@
-//! Models of bells, cold rings and attention: every published slot is seen, or its bell wakes the
+//! Models of arrival flags, cold rings and attention: every published slot is seen, or its flag wakes the
 //! owner.
 
 use crate::model;
@@ -9,12 +9,12 @@ use loom::sync::Arc;
 use loom::thread;
 use std::cell::Cell;
 
-/// The shared memory of a process: two rings of one slot, with their bells.
+/// The shared memory of a process: two rings of one slot, with their arrival flags.
 struct Shared {
     slots: [Slot; 2],
     hot: [AtomicU32; 2],
     attention: AtomicU32,
-    bells: AtomicU64,
+    flags: AtomicU64,
     summary: AtomicU64,
     /// Set when the process was woken.
     kicked: AtomicU32,
@@ -26,7 +26,7 @@ impl Shared {
             slots: [Slot::new(), Slot::new()],
             hot: [AtomicU32::new(hot), AtomicU32::new(hot)],
             attention: AtomicU32::new(attention),
-            bells: AtomicU64::new(0),
+            flags: AtomicU64::new(0),
             summary: AtomicU64::new(0),
             kicked: AtomicU32::new(0),
         })
@@ -42,28 +42,28 @@ impl Shared {
                 barrier();
             }
         };
-        let bell = || ring_bell(&self.bells, ring, &self.summary, 0);
+        let set_flag = || set_arrival_flag(&self.flags, ring, &self.summary, 0);
         let kick = || self.kicked.store(1, Ordering::Release);
-        tell(&self.hot[ring], &self.attention, 1, counted, bell, kick);
+        tell(&self.hot[ring], &self.attention, 1, counted, set_flag, kick);
     }
 
-    /// Models View::take_qp_bells; returns the slots whose bells rang.
-    fn take_bells(&self) -> u32 {
-        let mut rang = 0;
+    /// Models View::take_qp_arrivals; returns the slots whose arrival flags are set.
+    fn take_arrival_flags(&self) -> u32 {
+        let mut taken = 0;
         take_bits(&self.summary, |_| {
-            take_bits(&self.bells, |ring| {
-                assert!(self.slots[ring].is_ready(1), "a bell rang for nothing");
-                rang |= 1 << ring;
+            take_bits(&self.flags, |ring| {
+                assert!(self.slots[ring].is_ready(1), "a flag names an empty ring");
+                taken |= 1 << ring;
             });
         });
-        rang
+        taken
     }
 }
 
-model!(a_bell_is_seen_and_its_slot_is_published, 2, why: "a bell ",
+model!(a_flag_is_seen_and_its_slot_is_published, 2, why: "a flag ",
     fails: {
-        a_bell_without_release_rings_for_nothing: Weakened::RELEASE,
-        a_bell_without_acquire_rings_for_nothing: Weakened::ACQUIRE,
+        a_flag_without_release_names_an_empty_ring: Weakened::RELEASE,
+        a_flag_without_acquire_names_an_empty_ring: Weakened::ACQUIRE,
     },
     || {
         let shared = Shared::new(0, 0);
@@ -71,17 +71,17 @@ model!(a_bell_is_seen_and_its_slot_is_published, 2, why: "a bell ",
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.send(ring))
         });
-        let mut rang = shared.take_bells();
+        let mut taken = shared.take_arrival_flags();
         for sender in senders {
             sender.join().expect("the sender ends");
         }
-        rang |= shared.take_bells();
-        assert_eq!(rang, 3, "a bell was lost");
+        taken |= shared.take_arrival_flags();
+        assert_eq!(taken, 3, "a flag was lost");
     }
 );
 
 // Models Hot::heat and Inlets::heat, which mark another ring cold.
-model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung for",
+model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor flagged",
     fails: {
         a_ring_that_cools_down_is_forgotten_without_barriers: Weakened::TOTAL,
         a_ring_that_cools_down_is_forgotten_if_the_sender_has_no_barrier:
@@ -96,7 +96,7 @@ model!(a_ring_that_cools_down_is_seen_or_rings, 3, why: "neither seen nor rung f
         mark_cold(&shared.hot[0], barrier);
         let seen = shared.slots[0].is_ready(1);
         sender.join().expect("the sender ends");
-        assert!(seen || shared.take_bells() == 1, "neither seen nor rung for");
+        assert!(seen || shared.take_arrival_flags() == 1, "neither seen nor flagged");
     }
 );
 
@@ -140,10 +140,10 @@ model!(a_thread_before_sleep_sees_a_hot_ring_or_is_woken, 3, why: "a lost wake-u
     }
 );
 
-model!(a_thread_before_sleep_sees_a_bell_or_is_woken, 3, why: "a lost wake-up",
+model!(a_thread_before_sleep_sees_a_flag_or_is_woken, 3, why: "a lost wake-up",
     fails: {
-        who_goes_to_sleep_hears_no_bell_without_barriers: Weakened::TOTAL,
-        who_goes_to_sleep_hears_no_bell_if_no_barrier_comes_after_it:
+        a_sleeping_thread_misses_a_flag_without_barriers: Weakened::TOTAL,
+        a_sleeping_thread_misses_a_flag_if_no_barrier_follows_it:
             Weakened { barrier: 2, ..Weakened::NONE },
     },
     || {
@@ -153,7 +153,7 @@ model!(a_thread_before_sleep_sees_a_bell_or_is_woken, 3, why: "a lost wake-up",
             let shared = Arc::clone(&shared);
             thread::spawn(move || shared.send(0))
         };
-        let seen = sleep(&shared, &alert, || shared.take_bells() == 1);
+        let seen = sleep(&shared, &alert, || shared.take_arrival_flags() == 1);
         sender.join().expect("the sender ends");
         assert!(seen || shared.kicked.load(Ordering::Acquire) == 1, "a lost wake-up");
     }
@@ -201,13 +201,13 @@ model!(attention_is_up_while_a_thread_waits, 3, why: "attention is down",
     }
 );
 
-// Models Attention::catch_up against Attention::armed: a bell rang for every slot that the service
+// Models Attention::catch_up against Attention::armed: an arrival flag was set for every slot that the service
 // thread has not seen.
-model!(a_thread_that_relies_on_bells_misses_no_slot, 3, why: "missed",
+model!(a_thread_that_relies_on_flags_misses_no_slot, 3, why: "missed",
     fails: {
-        who_relies_on_bells_misses_something_without_barriers: Weakened::TOTAL,
-        who_relies_on_bells_misses_something_without_release: Weakened::RELEASE,
-        who_relies_on_bells_misses_something_without_acquire: Weakened::ACQUIRE,
+        a_thread_that_relies_on_flags_misses_a_slot_without_barriers: Weakened::TOTAL,
+        a_thread_that_relies_on_flags_misses_a_slot_without_release: Weakened::RELEASE,
+        a_thread_that_relies_on_flags_misses_a_slot_without_acquire: Weakened::ACQUIRE,
     },
     || {
         let shared = Shared::new(1, 1);
@@ -227,7 +227,7 @@ model!(a_thread_that_relies_on_bells_misses_no_slot, 3, why: "missed",
         alert.raise(&shared.attention, 1, barrier);
         sender.join().expect("the sender ends");
         let seen = service.join().expect("the service thread ends");
-        let reported = shared.kicked.load(Ordering::Acquire) == 1 && shared.take_bells() == 1;
+        let reported = shared.kicked.load(Ordering::Acquire) == 1 && shared.take_arrival_flags() == 1;
         assert!(seen || reported, "missed");
     }
 );
@@ -256,11 +256,11 @@ model!(a_channel_reader_or_the_service_thread_wakes, 3, why: "nobody woke",
             asleep: loom::sync::Mutex::new(false),
         });
         let kicked = Arc::new(AtomicU32::new(0));
-        let bell = Arc::new(AtomicU64::new(0));
+        let flags = Arc::new(AtomicU64::new(0));
         let sender = {
-            let (channel, kicked, bell) = (Arc::clone(&channel), Arc::clone(&kicked), Arc::clone(&bell));
+            let (channel, kicked, flags) = (Arc::clone(&channel), Arc::clone(&kicked), Arc::clone(&flags));
             thread::spawn(move || {
-                ring_bell(&bell, 0, &AtomicU64::new(0), 0);
+                set_arrival_flag(&flags, 0, &AtomicU64::new(0), 0);
                 let wake = || std::mem::replace(&mut *channel.is_asleep(), false) || weakened().otherwise;
                 wake_one(&channel.sleepers, &channel.alarm, wake, || kicked.store(1, Ordering::Release));
             })
@@ -274,10 +274,10 @@ model!(a_channel_reader_or_the_service_thread_wakes, 3, why: "nobody woke",
         sender.join().expect("the sender ends");
         let woken = !*channel.is_asleep();
         channel.sleepers.fetch_sub(1, Ordering::Relaxed);
-        let mut heard = 0;
+        let mut found = 0;
         if woken || kicked.load(Ordering::Acquire) == 1 {
-            take_bits(&bell, |_| heard += 1);
+            take_bits(&flags, |_| found += 1);
         }
-        assert_eq!(heard, 1, "nobody woke");
+        assert_eq!(found, 1, "nobody woke");
     }
 );

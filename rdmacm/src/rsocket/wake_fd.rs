@@ -50,13 +50,13 @@ pub(super) fn signal(fd: c_int) {
 pub(super) fn with_wake_fd<T>(f: impl FnOnce(&WakeFd) -> Result<T, Errno>) -> Result<T, Errno> {
     thread_local!(static OWN: RefCell<Option<Rc<WakeFd>>> = const { RefCell::new(None) });
     let known = OWN.with_borrow(Clone::clone);
-    let bell = match known.filter(|bell| bell.process == numbers::process()) {
-        Some(bell) => bell,
+    let wake_fd = match known.filter(|wake_fd| wake_fd.process == numbers::process()) {
+        Some(wake_fd) => wake_fd,
         None => {
-            let bell = Rc::new(WakeFd::new()?);
-            OWN.set(Some(Rc::clone(&bell)));
-            bell
+            let wake_fd = Rc::new(WakeFd::new()?);
+            OWN.set(Some(Rc::clone(&wake_fd)));
+            wake_fd
         }
     };
-    f(&bell)
+    f(&wake_fd)
 }
