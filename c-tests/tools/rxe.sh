@@ -32,7 +32,7 @@ modprobe sch_netem 2> /dev/null && netem=yes || { netem=; echo "no netem: only w
 
 # TROUBLE: what both ways have from now on, such as loss=5%; none: nothing.
 trouble() {
-    weather=
+    impairment=
     if [ -n "$netem" ]; then
         tc qdisc del dev rxe root 2> /dev/null
         ip netns exec soft tc qdisc del dev eth0 root 2> /dev/null
@@ -44,7 +44,7 @@ trouble() {
         [ "${words/mark/}" = "$words" ] || words="${words/mark/loss} ecn"
         tc qdisc add dev rxe root netem $words && ip netns exec soft tc qdisc add dev eth0 root netem $words || exit 1
     elif [ -n "$1" ]; then
-        weather="FERROVERBS_SOFT_WEATHER=$1"
+        impairment="FERROVERBS_SOFT_IMPAIRMENT=$1"
     fi
 }
 # SEGMENTS: in how many pieces the cable takes what soft hands over whole (UDP_SEGMENT). With 1 the kernel cuts it before, as for an adapter that cannot, and the
@@ -82,7 +82,7 @@ pair() {
     trouble "$trouble"
     offload $segments
     local ours="$soft"
-    [ -z "$weather" ] || ours="${soft/ LD_LIBRARY_PATH=/ $weather LD_LIBRARY_PATH=}"
+    [ -z "$impairment" ] || ours="${soft/ LD_LIBRARY_PATH=/ $impairment LD_LIBRARY_PATH=}"
     if [ "$from" = soft ]; then
         server="$rxe $program -d rxe0" client="$ours $program -d soft0" address=10.88.0.1 in=
     else

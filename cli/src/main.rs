@@ -23,6 +23,7 @@ mod stats;
 mod trace;
 mod tree;
 mod validate;
+mod variables;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
 //! `ferroverbs [run] COMMAND`: prepares the environment and replaces this process by the command.
 
-use crate::{installation, link, nodes, program, rdma, settings, tree};
+use crate::{installation, link, nodes, program, rdma, settings, tree, variables};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -122,7 +122,7 @@ fn with_tools(tools: &Path, path: Option<OsString>) -> Option<OsString> {
 /// Sets the variables by which the loader finds the library, and those of options.
 ///
 /// # Errors
-/// The library is missing, or a setting is malformed.
+/// The library is missing, a setting is malformed, or the name of a variable is mistyped.
 pub(crate) fn set_variables(command: &mut Command, options: Variables<'_>) -> crate::Result<()> {
     let folder = installation::library_folder()?;
     if let Some(setting) = options.soft {
@@ -134,6 +134,7 @@ pub(crate) fn set_variables(command: &mut Command, options: Variables<'_>) -> cr
     if let Some(device) = options.emulate {
         command.env("FERROVERBS_EMULATE", device);
     }
+    variables::check_names(command)?;
     settings::check_environment(command)?;
     let (variable, first) = if options.preload {
         let library =

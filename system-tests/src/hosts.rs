@@ -178,10 +178,10 @@ pub(super) fn register(checks: &mut Checks) {
         own_programs(bench, tally, hosts, 9000, &[("errors", &["two"]), ("refusals", &["two"])])
     });
     between(checks, "losses of our own", |bench, tally, hosts| {
-        let weather = "loss=2% duplicate=1% reorder=5% seed=5";
-        let place = PairSetup::wired(bench, hosts, weather)?;
+        let impairment = "loss=2% duplicate=1% reorder=5% seed=5";
+        let place = PairSetup::wired(bench, hosts, impairment)?;
         let job = own(bench, &place, hosts, "random_ops", &["two"])?.env("TEST_BATCHES", "30");
-        tally.record(weather, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
+        tally.record(impairment, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
         Ok(())
     });
     between(checks, "ECN marks", |bench, tally, hosts| {
@@ -309,20 +309,20 @@ fn own_programs(
 /// Storms, and XRC, over packets that are lost, doubled and reordered.
 fn random_all(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     hosts.set_cable(9000, "")?;
-    for (weather, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {
+    for (impairment, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {
         let seed = std::process::id().to_string();
-        let name = format!("random_all {seed} {seconds} {weather}");
+        let name = format!("random_all {seed} {seconds} {impairment}");
         bench.step(&format!("hosts: {name}"));
-        let place = PairSetup::wired(bench, hosts, weather)?;
+        let place = PairSetup::wired(bench, hosts, impairment)?;
         let job = own(bench, &place, hosts, "random_all", &[&seed, seconds])?;
         // The processes report the death of killed peers, as expected.
         tally.record(&name, checked(bench, &job.env("FERROVERBS_QUIET", "1")));
     }
-    let weather = "loss=2% duplicate=1% reorder=5% seed=5";
-    let place = PairSetup::wired(bench, hosts, weather)?;
+    let impairment = "loss=2% duplicate=1% reorder=5% seed=5";
+    let place = PairSetup::wired(bench, hosts, impairment)?;
     let job = own(bench, &place, hosts, "xrc", &["three"])?;
     let result = checked(bench, &job.env("FERROVERBS_QUIET", "1"));
-    tally.record(&format!("xrc three {weather}"), result);
+    tally.record(&format!("xrc three {impairment}"), result);
     Ok(())
 }
 

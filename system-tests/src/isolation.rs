@@ -82,8 +82,8 @@ pub(super) struct PairSetup<'a> {
     pub(super) namespaces: Option<&'a Namespaces>,
     /// Whether the wire between hosts is available.
     pub(super) wired: bool,
-    /// Packet impairment of soft itself (FERROVERBS_SOFT_WEATHER); empty: none.
-    pub(super) weather: &'a str,
+    /// Packet impairment of soft itself (FERROVERBS_SOFT_IMPAIRMENT); empty: none.
+    pub(super) impairment: &'a str,
 }
 
 impl<'a> PairSetup<'a> {
@@ -102,7 +102,7 @@ impl<'a> PairSetup<'a> {
             users,
             namespaces: None,
             wired: false,
-            weather: "",
+            impairment: "",
         })
     }
 
@@ -110,12 +110,12 @@ impl<'a> PairSetup<'a> {
     pub(super) fn wired(
         bench: &Bench,
         hosts: &'a Namespaces,
-        weather: &'a str,
+        impairment: &'a str,
     ) -> crate::Result<Self> {
         Ok(Self {
             namespaces: Some(hosts),
             wired: true,
-            weather,
+            impairment,
             ..Self::new(bench, [None, None])?
         })
     }
@@ -145,9 +145,9 @@ impl<'a> PairSetup<'a> {
                 over.job("ip").args(["netns", "exec", &namespaces.names[side], program])
             }
         };
-        let job = match self.weather {
+        let job = match self.impairment {
             "" => job,
-            weather => job.env("FERROVERBS_SOFT_WEATHER", weather),
+            impairment => job.env("FERROVERBS_SOFT_IMPAIRMENT", impairment),
         };
         Ok(job.args(args).dir(&self.dirs[side]))
     }

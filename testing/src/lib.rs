@@ -78,8 +78,8 @@ impl Builder {
 
     /// Packets between hosts that are lost or late, such as `loss=1% seed=7`.
     #[must_use]
-    pub fn weather(self, weather: &str) -> Self {
-        self.variable("FERROVERBS_SOFT_WEATHER", weather)
+    pub fn impairment(self, impairment: &str) -> Self {
+        self.variable("FERROVERBS_SOFT_IMPAIRMENT", impairment)
     }
 
     /// Layers between programs and adapter, outermost first, such as `validate`.
@@ -214,7 +214,7 @@ mod tests {
             .faults("drop rate=1/9")
             .devices(2)
             .layers(["validate", "stats"])
-            .weather("loss=1%")
+            .impairment("loss=1%")
             .build()
             .unwrap();
         let mut command = fabric.command("./server");
@@ -228,7 +228,7 @@ mod tests {
             found.and_then(|(_, value)| value).map(OsStr::to_os_string)
         };
         assert_eq!(value("FERROVERBS_LAYERS"), Some("validate,stats".into()));
-        assert_eq!(value("FERROVERBS_SOFT_WEATHER"), Some("loss=1%".into()));
+        assert_eq!(value("FERROVERBS_SOFT_IMPAIRMENT"), Some("loss=1%".into()));
         assert_eq!(value("FERROVERBS_FABRIC_DIR"), Some(fabric.folder().into()));
     }
 

@@ -81,7 +81,7 @@ pub(super) struct Case {
     pub(super) who: &'static str,
     pub(super) how: Tool,
     /// Packet impairment of soft itself; empty: none.
-    pub(super) weather: &'static str,
+    pub(super) impairment: &'static str,
 }
 
 pub(super) const UDP: &str = "UDP";
@@ -119,7 +119,7 @@ pub(super) fn count(bytes: u64) -> u64 {
 /// All cases of a cable.
 pub(super) fn of(cable: Cable) -> Vec<Case> {
     let mut all = latencies(8);
-    let measure = |what, who, how| Case { what, who, how, weather: "" };
+    let measure = |what, who, how| Case { what, who, how, impairment: "" };
     all.push(measure(Quantity::Latency(8), UDP_CONNECTED, Tool::Socket("connected", 64)));
     let reliable = FABRIC.map(|(who, provider)| (who, provider, "rdm"));
     let datagrams = [("libfabric udp, datagrams", "udp", "dgram")];
@@ -153,9 +153,14 @@ pub(super) fn of(cable: Cable) -> Vec<Case> {
     }
     all.push(measure(Quantity::Rate, UDP_OFFLOADS, Tool::Socket("offloads", 80)));
     if cable == JUMBO {
-        for (lost, weather) in LOSSES {
+        for (lost, impairment) in LOSSES {
             for (who, program) in OURS {
-                all.push(Case { what: Quantity::Lossy(lost), who, how: patient(program), weather });
+                all.push(Case {
+                    what: Quantity::Lossy(lost),
+                    who,
+                    how: patient(program),
+                    impairment,
+                });
             }
         }
         all.extend(dropped());
@@ -168,7 +173,7 @@ pub(super) fn of(cable: Cable) -> Vec<Case> {
 pub(super) fn dropped() -> Vec<Case> {
     let mut all = vec![];
     for (lost, _) in LOSSES {
-        let measure = |who, how| Case { what: Quantity::Dropped(lost), who, how, weather: "" };
+        let measure = |who, how| Case { what: Quantity::Dropped(lost), who, how, impairment: "" };
         all.extend(OURS.map(|(who, program)| measure(who, patient(program))));
         all.push(measure(UCX, Tool::Ucx { test: "tag_bw", bytes: MIB, count: count(MIB) }));
         all.push(measure(TCP, Tool::Socket("tcp", STREAM)));
@@ -185,7 +190,7 @@ fn patient(program: &'static str) -> Tool {
 
 /// Half round trips of messages of a size.
 pub(super) fn latencies(bytes: u64) -> Vec<Case> {
-    let measure = |who, how| Case { what: Quantity::Latency(bytes), who, how, weather: "" };
+    let measure = |who, how| Case { what: Quantity::Latency(bytes), who, how, impairment: "" };
     let ours = Tool::Perftest {
         program: "ib_send_lat",
         bytes,
@@ -208,15 +213,15 @@ pub(super) fn bandwidths(bytes: u64) -> Vec<Case> {
     let what = Quantity::Bandwidth(bytes);
     let ours = OURS.map(|(who, program)| {
         let how = Tool::Perftest { program, bytes, count: count(bytes), more: &[] };
-        Case { what, who, how, weather: "" }
+        Case { what, who, how, impairment: "" }
     });
     let ucx = Tool::Ucx { test: "tag_bw", bytes, count: count(bytes) };
     let fabric = FABRIC.map(|(who, provider)| Case {
         what,
         who,
         how: Tool::FabricStream(provider, bytes),
-        weather: "",
+        impairment: "",
     });
-    let ucx = [Case { what, who: UCX, how: ucx, weather: "" }];
+    let ucx = [Case { what, who: UCX, how: ucx, impairment: "" }];
     ours.into_iter().chain(ucx).chain(fabric).collect()
 }

@@ -80,7 +80,7 @@ impl Hosts {
         let begun = children_ticks();
         let (value, bytes) = match &case.how {
             Tool::Perftest { program, bytes, count, more } => {
-                let value = self.perftest(cable, case.weather, program, *bytes, *count, more)?;
+                let value = self.perftest(cable, case.impairment, program, *bytes, *count, more)?;
                 (value, bytes * count)
             }
             Tool::Socket(mode, bytes) => {
@@ -121,7 +121,7 @@ impl Hosts {
     fn perftest(
         &self,
         cable: Cable,
-        weather: &str,
+        impairment: &str,
         program: &str,
         bytes: u64,
         count: u64,
@@ -138,7 +138,11 @@ impl Hosts {
                 }
                 Cable::Veth(_) => self.over.clone().fabric(&folders[side]).job("ip"),
             };
-            if weather.is_empty() { job } else { job.env("FERROVERBS_SOFT_WEATHER", weather) }
+            if impairment.is_empty() {
+                job
+            } else {
+                job.env("FERROVERBS_SOFT_IMPAIRMENT", impairment)
+            }
         };
         let side = |_| {
             let (bytes, count) = (bytes.to_string(), count.to_string());

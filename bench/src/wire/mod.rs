@@ -46,7 +46,7 @@ pub(super) fn main(
         }
     }
     let picture = if write { Some(plot::svg(&curves(&hosts, &answers, progress)?)?) } else { None };
-    let mut text = answers.text(rounds, "`FERROVERBS_SOFT_WEATHER`");
+    let mut text = answers.text(rounds, "`FERROVERBS_SOFT_IMPAIRMENT`");
     match guest::measure(paths, progress) {
         Ok(beside) => {
             let _ = write!(text, "\n{}{beside}", guest::HEAD);

@@ -66,7 +66,7 @@ class Fabric:
     """A fabric of its own: only processes that this object starts can reach each other.
 
     ``faults``   requests that fail on purpose, in the words of ``ferroverbs run -f``
-    ``weather``  packets between hosts that are lost or late: ``"loss=1% seed=7"``
+    ``impairment``  packets between hosts that are lost or late: ``"loss=1% seed=7"``
     ``layers``   names of layers, outermost first: ``["validate"]``
     ``options``  further options of ``ferroverbs run``, such as ``["-s", "2"]`` for two devices
     ``env``      the environment to begin with, ``os.environ`` by default
@@ -75,11 +75,11 @@ class Fabric:
     block. ``FERROVERBS_*`` settings of ``env`` hold unless an argument says otherwise.
     """
 
-    def __init__(self, *, faults=None, weather=None, layers=(), options=(), env=None):
+    def __init__(self, *, faults=None, impairment=None, layers=(), options=(), env=None):
         self._options = [*options, *(["-f", faults] if faults is not None else [])]
         self._env = dict(os.environ if env is None else env)
-        if weather is not None:
-            self._env["FERROVERBS_SOFT_WEATHER"] = weather
+        if impairment is not None:
+            self._env["FERROVERBS_SOFT_IMPAIRMENT"] = impairment
         if layers:
             self._env["FERROVERBS_LAYERS"] = ",".join(layers)
         self._folder = None

@@ -261,17 +261,17 @@ pub(crate) fn steers() -> bool {
 }
 
 /// Impairments of packets to other hosts.
-const WEATHER: Setting<ImpairmentRates> = Setting {
-    name: "FERROVERBS_SOFT_WEATHER",
+const IMPAIRMENT: Setting<ImpairmentRates> = Setting {
+    name: "FERROVERBS_SOFT_IMPAIRMENT",
     allowed: "words such as 'loss=1% duplicate=1% reorder=1% mark=1% seed=7'",
     otherwise: "without losses",
     harmless: false,
     parse: ImpairmentRates::parse,
 };
 
-/// Impairments of packets to other hosts, by `FERROVERBS_SOFT_WEATHER`; None if unset.
-pub(crate) fn weather() -> Option<ImpairmentRates> {
-    WEATHER.get()
+/// Impairments of packets to other hosts, by `FERROVERBS_SOFT_IMPAIRMENT`; None if unset.
+pub(crate) fn impairment() -> Option<ImpairmentRates> {
+    IMPAIRMENT.get()
 }
 
 /// Every variable that the adapter reads, as documented in the pages.
@@ -292,7 +292,7 @@ const NAMES: [&str; 18] = [
     INTERFACES.name,
     PEERS.name,
     STEERING.name,
-    WEATHER.name,
+    IMPAIRMENT.name,
     FAULTS_VARIABLE,
     CONTROL_VARIABLE,
 ];

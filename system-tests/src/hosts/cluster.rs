@@ -143,26 +143,26 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         ("cluster 2: ucx_perftest", packages::UCX, Cluster::ucx),
     ];
     let lossy = format!("loss=1% seed={}", std::process::id());
-    for ((program, needs, run), weather) in
+    for ((program, needs, run), impairment) in
         groups.into_iter().flat_map(|group| [(group, ""), (group, lossy.as_str())])
     {
-        let name = format!("{program} {weather}");
+        let name = format!("{program} {impairment}");
         match packages::ensure(&[needs], &bench.progress) {
             Ok(()) => {
                 bench.step(&name);
-                tally.record(&name, run(&cluster, weather));
+                tally.record(&name, run(&cluster, impairment));
             }
             Err(reason) => tally.skip(&name, &reason),
         }
     }
-    for (mpi, weather) in [(&MPIS[0], ""), (&MPIS[1], ""), (&MPIS[0], lossy.as_str())] {
-        let name = format!("cluster 4: {} over UCX over verbs {weather}", mpi.name);
+    for (mpi, impairment) in [(&MPIS[0], ""), (&MPIS[1], ""), (&MPIS[0], lossy.as_str())] {
+        let name = format!("cluster 4: {} over UCX over verbs {impairment}", mpi.name);
         if let Err(reason) = packages::ensure(&[mpi.packages, packages::UCX], &bench.progress) {
             tally.skip(&name, &reason);
             continue;
         }
         bench.step(&name);
-        tally.record(&name, cluster.mpi(mpi, weather));
+        tally.record(&name, cluster.mpi(mpi, impairment));
     }
     let name = "cluster 2: HPC Challenge over Open MPI over UCX over verbs";
     let there = packages::ensure(&[packages::HPCC, packages::UCX], &bench.progress);
@@ -176,7 +176,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// A program of others in a cluster, with a weather.
+/// A program of others in a cluster, with impaired packets.
 type Meeting<'a> = fn(&Cluster<'a>, &str) -> Result<(), String>;
 
 /// What all of them need.
@@ -222,7 +222,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Collective operations of four ranks.
-    fn gloo(&self, weather: &str) -> Result<(), String> {
+    fn gloo(&self, impairment: &str) -> Result<(), String> {
         let scratch = &self.bench.scratch;
         let program = scratch.path().join("gloo_ring");
         let source = self.bench.paths.root.join("c-tests/tools/gloo_ring.cc");
@@ -234,16 +234,16 @@ impl<'a> Cluster<'a> {
         let folder = self.bench.private_folder("meet")?;
         let rank = "exec \"$0\" $((FERROVERBS_HOST - 1)) $FERROVERBS_HOSTS \"$1\"";
         let job = Job::new("sh").args(["-c", rank]).arg(&program).arg(&folder);
-        let done = self.run(self.bench.user, in_weather(job, weather), &["4"])?;
+        let done = self.run(self.bench.user, with_impairment(job, impairment), &["4"])?;
         let lines = [1, 2, 3, 4].map(|n| format!("[host{n}] rank {} of 4: 0 wrong", n - 1));
         done.expect(&lines.each_ref().map(String::as_str))
     }
 
     /// Its own test between two.
-    fn ucx(&self, weather: &str) -> Result<(), String> {
+    fn ucx(&self, impairment: &str) -> Result<(), String> {
         let job = Job::new("sh").arg(&self.script).arg("pair").args(perftest::ucx());
         let job = job.args(["-t", "tag_bw", "-s", "30000", "-n", "100", "-w", "5"]);
-        let job = in_weather(with_ucx(job), weather);
+        let job = with_impairment(with_ucx(job), impairment);
         self.run(self.bench.user, job, &["-n", "2"])?.expect(&["[host2] Final:"])
     }
 
@@ -283,10 +283,10 @@ impl<'a> Cluster<'a> {
     }
 
     /// Four ranks, each in a host of its own.
-    fn mpi(&self, mpi: &Mpi, weather: &str) -> Result<(), String> {
+    fn mpi(&self, mpi: &Mpi, impairment: &str) -> Result<(), String> {
         let program = self.ring(mpi)?;
         let job = self.launch(mpi, 4)?.arg(&program);
-        let done = self.finish(self.bench.user, in_weather(job, weather))?;
+        let done = self.finish(self.bench.user, with_impairment(job, impairment))?;
         done.expect(&["4 ranks, 0 wrong"])
     }
 }
@@ -307,8 +307,8 @@ fn with_ucx(job: Job) -> Job {
 }
 
 /// With packet impairment of soft itself; empty: none.
-fn in_weather(job: Job, weather: &str) -> Job {
-    if weather.is_empty() { job } else { job.env("FERROVERBS_SOFT_WEATHER", weather) }
+fn with_impairment(job: Job, impairment: &str) -> Job {
+    if impairment.is_empty() { job } else { job.env("FERROVERBS_SOFT_IMPAIRMENT", impairment) }
 }
 
 fn compile(compiler: &str, program: &Path, source: &Path) -> Job {

@@ -8,7 +8,7 @@ use xtask::namespaces::Namespaces;
 use xtask::process::Running;
 
 /// Marks soft's packets; packets that cannot carry a mark stay unmarked.
-const WEATHER: &str = "mark=5% seed=1";
+const IMPAIRMENT: &str = "mark=5% seed=1";
 
 /// Messages of many packets, by both families.
 const PROGRAM: &str = "ib_write_bw";
@@ -22,7 +22,7 @@ const HEARD: &str = "rp_cnp_handled";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
     for args in ARGS {
-        let name = format!("{PROGRAM} {}, {WEATHER}", args.join(" "));
+        let name = format!("{PROGRAM} {}, {IMPAIRMENT}", args.join(" "));
         bench.step(&format!("hosts: {name}"));
         tally.record(&name, marked(bench, hosts, args));
     }
@@ -31,7 +31,7 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
 }
 
 fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String> {
-    let place = PairSetup::wired(bench, hosts, WEATHER)?;
+    let place = PairSetup::wired(bench, hosts, IMPAIRMENT)?;
     let [server, mut client] = place.start(bench, PROGRAM, args)?;
     let reported = wait("marks and what comes of them", || {
         if client.ended() {

@@ -11,20 +11,26 @@ struct Cable {
     name: &'static str,
     mtu: u32,
     netem: &'static str,
-    weather: &'static str,
+    impairment: &'static str,
     batches: u32,
 }
 
 const CABLES: &[Cable] = &[
-    Cable { name: "0.1 % lost", mtu: 1500, netem: "loss 0.1%", weather: "loss=0.1%", batches: 100 },
-    Cable { name: "1 % lost", mtu: 1500, netem: "loss 1%", weather: "loss=1%", batches: 60 },
-    Cable { name: "5 % lost", mtu: 1500, netem: "loss 5%", weather: "loss=5%", batches: 30 },
-    Cable { name: "20 % lost", mtu: 9000, netem: "loss 20%", weather: "loss=20%", batches: 30 },
+    Cable {
+        name: "0.1 % lost",
+        mtu: 1500,
+        netem: "loss 0.1%",
+        impairment: "loss=0.1%",
+        batches: 100,
+    },
+    Cable { name: "1 % lost", mtu: 1500, netem: "loss 1%", impairment: "loss=1%", batches: 60 },
+    Cable { name: "5 % lost", mtu: 1500, netem: "loss 5%", impairment: "loss=5%", batches: 30 },
+    Cable { name: "20 % lost", mtu: 9000, netem: "loss 20%", impairment: "loss=20%", batches: 30 },
     Cable {
         name: "lost, doubled, reordered",
         mtu: 9000,
         netem: "delay 200us 100us loss 2% duplicate 1% reorder 5%",
-        weather: "loss=2% duplicate=1% reorder=5%",
+        impairment: "loss=2% duplicate=1% reorder=5%",
         batches: 30,
     },
 ];
@@ -61,13 +67,13 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate
 /// reordering, because UC may accept an old packet as new.
 fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> crate::Result<()> {
     let own = format!("loss=5% seed={seed}");
-    let weather = if hosts.set_cable(1500, "loss 5%").is_ok() { "" } else { &own };
-    if !weather.is_empty() {
+    let impairment = if hosts.set_cable(1500, "loss 5%").is_ok() { "" } else { &own };
+    if !impairment.is_empty() {
         hosts.set_cable(1500, "")?;
     }
-    let place = PairSetup::wired(bench, hosts, weather)?;
+    let place = PairSetup::wired(bench, hosts, impairment)?;
     for (program, gid) in [("lossy", "1"), ("lossy", "2"), ("random_ops", "2")] {
-        let name = format!("{program} by GID {gid}, 5 % lost, TEST_SEED={seed} ({weather})");
+        let name = format!("{program} by GID {gid}, 5 % lost, TEST_SEED={seed} ({impairment})");
         bench.step(&format!("hosts: {name}"));
         let job = super::own(bench, &place, hosts, program, &["two"])?
             .env("TEST_GID", gid)
@@ -79,29 +85,29 @@ fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> cra
     Ok(())
 }
 
-/// Runs the programs over one cable. `weather`: `Some("")` if netem impairs the packets, `None` if
+/// Runs the programs over one cable. `impairment`: `Some("")` if netem impairs the packets, `None` if
 /// soft does so itself.
 fn over(
     bench: &Bench,
     tally: &mut Tally,
     hosts: &Namespaces,
     cable: &Cable,
-    weather: Option<&str>,
+    impairment: Option<&str>,
     seed: u64,
 ) -> crate::Result<()> {
-    let own = format!("{} seed={seed}", cable.weather);
-    let weather = weather.unwrap_or(&own);
-    if !weather.is_empty() {
+    let own = format!("{} seed={seed}", cable.impairment);
+    let impairment = impairment.unwrap_or(&own);
+    if !impairment.is_empty() {
         hosts.set_cable(cable.mtu, "")?;
     }
-    let place = PairSetup::wired(bench, hosts, weather)?;
+    let place = PairSetup::wired(bench, hosts, impairment)?;
     for (program, args) in PROGRAMS {
-        let name = format!("{program} {}, {} ({weather})", args.join(" "), cable.name);
+        let name = format!("{program} {}, {} ({impairment})", args.join(" "), cable.name);
         bench.step(&format!("hosts: {name}"));
         tally.record(&name, place.together(bench, program, args));
     }
     for (program, args) in OWN {
-        let name = format!("{program}, {}, TEST_SEED={seed} ({weather})", cable.name);
+        let name = format!("{program}, {}, TEST_SEED={seed} ({impairment})", cable.name);
         bench.step(&format!("hosts: {name}"));
         let job = super::own(bench, &place, hosts, program, args)?
             .env("TEST_BATCHES", cable.batches.to_string())

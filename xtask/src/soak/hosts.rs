@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// Packet impairments, in turn.
-const WEATHERS: [&str; 7] = [
+const IMPAIRMENTS: [&str; 7] = [
     "loss=0%",
     "loss=0.1%",
     "loss=1%",
@@ -45,20 +45,21 @@ pub(super) fn soak(
     let programs = [compiled("random_ops")?, compiled("random_all")?];
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut failed) = (0_u32, Vec::new());
-    'seeds: for (seed, weather) in (first..).zip(WEATHERS.iter().cycle()) {
+    'seeds: for (seed, impairment) in (first..).zip(IMPAIRMENTS.iter().cycle()) {
         for exe in &programs {
             if runs > 0 && Instant::now() >= end {
                 break 'seeds;
             }
             let name = exe.file_name().unwrap_or_default().to_string_lossy();
             let is_random_all = name == "random_all";
-            let weather = format!("{weather} seed={seed}");
-            let name = format!("{name}, seed {seed}, {weather}");
+            let impairment = format!("{impairment} seed={seed}");
+            let name = format!("{name}, seed {seed}, {impairment}");
             progress.step(&format!("{name} ({runs} before it, {} failed)", failed.len()));
             // Its datagrams are as long as jumbo frames carry.
             let mtu = if is_random_all || seed % 2 != 0 { 9000 } else { 1500 };
             hosts.set_cable(mtu, "")?;
-            let job = between(paths, scratch, &hosts, exe)?.env("FERROVERBS_SOFT_WEATHER", weather);
+            let job =
+                between(paths, scratch, &hosts, exe)?.env("FERROVERBS_SOFT_IMPAIRMENT", impairment);
             let job = match is_random_all {
                 // Messages about killed peers are expected.
                 true => {

@@ -17,10 +17,10 @@ struct plan plan_of(int link)
 	p.proc[1] = (int)below(g, PROCS);
 	/*
 	 * Between hosts only these transports are used. UC loses packets when a socket buffer is
-	 * full, datagrams get lost with FERROVERBS_SOFT_WEATHER, and the remaining transports work
+	 * full, datagrams get lost with FERROVERBS_SOFT_IMPAIRMENT, and the remaining transports work
 	 * on one host only.
 	 */
-	int arrives = p.transport == T_XRC || (p.transport == T_UD && !getenv("FERROVERBS_SOFT_WEATHER"));
+	int arrives = p.transport == T_XRC || (p.transport == T_UD && !getenv("FERROVERBS_SOFT_IMPAIRMENT"));
 	if (is_far(&p) && !arrives)
 		p.transport = T_RC;
 	p.batches = 4 + (int)below(g, 20);

@@ -29,7 +29,7 @@ pub enum ImpairmentEffect {
 /// The sequence of impairments, determined by the seed.
 #[derive(Clone, Copy, Debug)]
 pub struct ImpairmentSequence {
-    weather: ImpairmentRates,
+    rates: ImpairmentRates,
     drawn: u64,
 }
 
@@ -41,26 +41,26 @@ impl ImpairmentRates {
     /// whose sum is at most 100 %; `None`: invalid text.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        let mut weather = Self::default();
+        let mut rates = Self::default();
         for word in text.split_ascii_whitespace() {
             let (name, value) = word.split_once('=')?;
             match name {
-                "loss" => weather.loss = parts(value)?,
-                "duplicate" => weather.duplicate = parts(value)?,
-                "reorder" => weather.reorder = parts(value)?,
-                "mark" => weather.mark = parts(value)?,
-                "seed" => weather.seed = value.parse().ok()?,
+                "loss" => rates.loss = parts(value)?,
+                "duplicate" => rates.duplicate = parts(value)?,
+                "reorder" => rates.reorder = parts(value)?,
+                "mark" => rates.mark = parts(value)?,
+                "seed" => rates.seed = value.parse().ok()?,
                 _ => return None,
             }
         }
-        let Self { loss, duplicate, reorder, mark, .. } = weather;
-        (loss + duplicate + reorder + mark <= ALL).then_some(weather)
+        let Self { loss, duplicate, reorder, mark, .. } = rates;
+        (loss + duplicate + reorder + mark <= ALL).then_some(rates)
     }
 
     /// The sequence of impairments from its start.
     #[must_use]
     pub const fn passages(self) -> ImpairmentSequence {
-        ImpairmentSequence { weather: self, drawn: 0 }
+        ImpairmentSequence { rates: self, drawn: 0 }
     }
 }
 
@@ -68,7 +68,7 @@ impl ImpairmentSequence {
     /// The treatment of the next packet.
     pub fn draw(&mut self) -> ImpairmentEffect {
         self.drawn = self.drawn.wrapping_add(1);
-        let ImpairmentRates { loss, duplicate, reorder, mark, seed } = self.weather;
+        let ImpairmentRates { loss, duplicate, reorder, mark, seed } = self.rates;
         let drawn = mix(seed ^ mix(self.drawn)) % u64::from(ALL);
         if drawn < u64::from(loss) {
             ImpairmentEffect::Lost
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn words_are_percentages_and_a_seed() {
-        let weather = ImpairmentRates {
+        let rates = ImpairmentRates {
             loss: 50_000,
             duplicate: 10_000,
             reorder: 1_500,
@@ -123,10 +123,10 @@ mod tests {
             "loss=5% duplicate=1% reorder=0.15% mark=2% seed=7",
             " seed=7  mark=2.0% loss=5.0000% reorder=0.15% duplicate=01% ",
         ] {
-            assert_eq!(ImpairmentRates::parse(text), Some(weather));
+            assert_eq!(ImpairmentRates::parse(text), Some(rates));
         }
         assert_eq!(ImpairmentRates::parse(""), Some(ImpairmentRates::default()));
-        assert_eq!(ImpairmentRates::parse("loss=100%").map(|weather| weather.loss), Some(ALL));
+        assert_eq!(ImpairmentRates::parse("loss=100%").map(|rates| rates.loss), Some(ALL));
     }
 
     #[test]
@@ -153,9 +153,9 @@ mod tests {
 
     #[test]
     fn rates_are_kept_and_equal_seeds_give_equal_sequences() {
-        let weather = ImpairmentRates::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
-        let weather = weather.expect("words");
-        let (mut one, mut other) = (weather.passages(), weather.passages());
+        let rates = ImpairmentRates::parse("loss=5% duplicate=1% reorder=20% mark=10% seed=3");
+        let rates = rates.expect("words");
+        let (mut one, mut other) = (rates.passages(), rates.passages());
         let mut counts = [0; 5];
         for _ in 0..100_000 {
             let passage = one.draw();
@@ -167,8 +167,8 @@ mod tests {
             // At least ten standard deviations; the seed is fixed.
             assert!(i32::abs(count - expected) < 1_500, "{counts:?}");
         }
-        let mut another = ImpairmentRates { seed: 4, ..weather }.passages();
-        let mut again = weather.passages();
+        let mut another = ImpairmentRates { seed: 4, ..rates }.passages();
+        let mut again = rates.passages();
         assert!((0..1000).any(|_| another.draw() != again.draw()), "seeds differ");
     }
 }

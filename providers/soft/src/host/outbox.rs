@@ -176,7 +176,7 @@ impl Outbox {
             cut: CombinedPackets::default(),
             routes: Vec::with_capacity(MAX_PACKETS),
             counters,
-            impairments: crate::config::weather().map(|impairments| {
+            impairments: crate::config::impairment().map(|impairments| {
                 let (passages, spare) = (impairments.passages(), vec![0; BUFFER_BYTES].into());
                 Box::new(Impairments { passages, delayed: vec![], spare })
             }),
