@@ -30,8 +30,8 @@ soft="ip netns exec soft env -u FERROVERBS_SOFT_WIRE LD_LIBRARY_PATH=$stage/lib 
 rxe="env -u LD_LIBRARY_PATH"
 modprobe sch_netem 2> /dev/null && netem=yes || { netem=; echo "no netem: only what soft sends is lost"; }
 
-# TROUBLE: what both ways have from now on, such as loss=5%; none: nothing.
-trouble() {
+# IMPAIRMENT: what both ways have from now on, such as loss=5%; none: nothing.
+impairment() {
     impairment=
     if [ -n "$netem" ]; then
         tc qdisc del dev rxe root 2> /dev/null
@@ -65,11 +65,11 @@ listens() {
 
 # FROM LINE: the client is FROM.
 pair() {
-    local from=$1 line=$2 trouble= victim= segments=1 beside= server client address in program
+    local from=$1 line=$2 impairment= victim= segments=1 beside= server client address in program
     set -- $line
     while :; do
         case $1 in
-        loss=* | duplicate=* | reorder=* | mark=*) trouble=$1 ;;
+        loss=* | duplicate=* | reorder=* | mark=*) impairment=$1 ;;
         kill=*) victim=${1#*=} ;;
         uncut) segments=64 ;;
         beside) beside=yes ;;
@@ -79,7 +79,7 @@ pair() {
     done
     program=$1
     shift
-    trouble "$trouble"
+    impairment "$impairment"
     offload $segments
     local ours="$soft"
     [ -z "$impairment" ] || ours="${soft/ LD_LIBRARY_PATH=/ $impairment LD_LIBRARY_PATH=}"

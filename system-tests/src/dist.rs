@@ -66,8 +66,7 @@ fn no_private_paths(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crat
             let bytes = fs::read(content).map_err(|e| format!("{}: {e}", content.display()))?;
             let found = private.iter().find(|folder| contains(&bytes, folder));
             let inner = content.strip_prefix(&to).unwrap_or(content);
-            reported
-                .extend(found.map(|f| format!("{} speaks of {}", inner.display(), f.display())));
+            reported.extend(found.map(|f| format!("{} names {}", inner.display(), f.display())));
         }
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         tally.record(

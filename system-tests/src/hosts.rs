@@ -306,7 +306,7 @@ fn own_programs(
     Ok(())
 }
 
-/// Storms, and XRC, over packets that are lost, doubled and reordered.
+/// Random traffic, and XRC, over packets that are lost, doubled and reordered.
 fn random_all(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::Result<()> {
     hosts.set_cable(9000, "")?;
     for (impairment, seconds) in [("", "4"), ("loss=2% duplicate=1% reorder=5% seed=3", "4")] {

@@ -86,11 +86,11 @@ fn one(
     if victim.end != ExitReason::Signalled(libc::SIGKILL) {
         return Err(format!("the victim was not killed\n{}", victim.report("victim")));
     }
-    // The next process comes by, and works.
+    // The next process joins the fabric, and works.
     let next = fabric.over.job("ibv_devinfo").dir(bench.scratch.path());
     let next = next.run(&bench.scratch, Duration::from_secs(120))?;
     if !next.ok() || !next.stderr.is_empty() {
-        return Err(format!("the next process has trouble\n{}", next.report("ibv_devinfo")));
+        return Err(format!("the next process fails\n{}", next.report("ibv_devinfo")));
     }
     bench.nothing_left(fabric)
 }

@@ -228,7 +228,7 @@ fn told_of_a_kill(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), S
     let run = || {
         let left = rsockets::killed_while(bench, site, victim, [&server, &client])?;
         let is_told = left.stderr.contains("DISCONNECT EVENT");
-        if is_told { Ok(()) } else { Err(left.report("the peer hears of no end")) }
+        if is_told { Ok(()) } else { Err(left.report("the peer learns of no end")) }
     };
     foreign::again(run, |done| RPING_COMPLETION.failed(done))
 }
@@ -447,15 +447,19 @@ fn once(bench: &Bench, site: &Site<'_>, case: &Case, limit: Duration) -> Result<
     Ok(())
 }
 
-/// A client of nobody hears why, and does not wait.
+/// A client without a server is told why, and does not wait.
 fn nobody(bench: &Bench, site: &Site<'_>) -> Result<(), String> {
     let args = ["rping", "-c", "-C", "1", "-a", ADDRESS];
     // 8: no listener at that service id (IBTA 1.7 12.6.7.2).
-    hears(bench, &site.job(1, &args, Some(pair::free_port()?))?, "RDMA_CM_EVENT_REJECTED, error 8")
+    expect_message(
+        bench,
+        &site.job(1, &args, Some(pair::free_port()?))?,
+        "RDMA_CM_EVENT_REJECTED, error 8",
+    )
 }
 
 /// A client ends soon, and says why.
-fn hears(bench: &Bench, client: &Job, why: &str) -> Result<(), String> {
+fn expect_message(bench: &Bench, client: &Job, why: &str) -> Result<(), String> {
     let client = client.run(&bench.scratch, LIMIT)?;
     let output = format!("{}{}", client.stdout, client.stderr);
     if output.contains(why) { Ok(()) } else { Err(client.report("client")) }

@@ -238,16 +238,16 @@ static void by_lists(void)
 
 /* ---- the same refusals, by ibv_wr_* calls ---- */
 
-enum trouble { NONE, MANY_PIECES, LONG_INLINE, INLINE_READ, WRONG_OPCODE };
+enum mistake { NONE, MANY_PIECES, LONG_INLINE, INLINE_READ, WRONG_OPCODE };
 
-static void build(enum trouble t, uint64_t id)
+static void build(enum mistake mistake, uint64_t id)
 {
 	struct ibv_qp_ex *x = ibv_qp_to_qp_ex(s.qp);
 	x->wr_id = id;
 	x->wr_flags = IBV_SEND_SIGNALED;
-	if (t == INLINE_READ || (t == WRONG_OPCODE && s.type != IBV_QPT_RC))
+	if (mistake == INLINE_READ || (mistake == WRONG_OPCODE && s.type != IBV_QPT_RC))
 		ibv_wr_rdma_read(x, s.rkey, s.raddr);
-	else if (t == WRONG_OPCODE)
+	else if (mistake == WRONG_OPCODE)
 		ibv_wr_send_tso(x, s.buf, 54, 20);
 	else
 		ibv_wr_send(x);
@@ -255,21 +255,21 @@ static void build(enum trouble t, uint64_t id)
 		ibv_wr_set_ud_addr(x, s.ah, s.qpn, s.qkey);
 	if (s.type == IBV_QPT_XRC_SEND)
 		ibv_wr_set_xrc_srqn(x, s.srqn);
-	if (t == MANY_PIECES)
+	if (mistake == MANY_PIECES)
 		ibv_wr_set_sge_list(x, s.max_sge + 1, sg);
-	else if (t == LONG_INLINE)
+	else if (mistake == LONG_INLINE)
 		ibv_wr_set_inline_data(x, s.buf, s.max_inline + 1);
-	else if (t == INLINE_READ)
+	else if (mistake == INLINE_READ)
 		ibv_wr_set_inline_data(x, s.buf, 8);
 	else
 		ibv_wr_set_sge(x, sg->lkey, sg->addr, sg->length);
 }
 
-static int posts(enum trouble t)
+static int posts(enum mistake mistake)
 {
 	ibv_wr_start(ibv_qp_to_qp_ex(s.qp));
 	build(NONE, 21);
-	build(t, 22);
+	build(mistake, 22);
 	build(NONE, 23);
 	return ibv_wr_complete(ibv_qp_to_qp_ex(s.qp));
 }
@@ -280,12 +280,12 @@ static void by_builder(void)
 	message();
 	for (int i = 0; i < 3; i++)
 		receive();
-	for (enum trouble t = MANY_PIECES; t <= WRONG_OPCODE; t++) {
+	for (enum mistake mistake = MANY_PIECES; mistake <= WRONG_OPCODE; mistake++) {
 		/* Only RC and XRC have READ, which is also the wrong opcode of other types. */
-		if ((t == INLINE_READ && s.type != IBV_QPT_RC && s.type != IBV_QPT_XRC_SEND) || (t == WRONG_OPCODE && s.type == IBV_QPT_XRC_SEND))
+		if ((mistake == INLINE_READ && s.type != IBV_QPT_RC && s.type != IBV_QPT_XRC_SEND) || (mistake == WRONG_OPCODE && s.type == IBV_QPT_XRC_SEND))
 			continue;
-		int err = posts(t);
-		check(err == EINVAL, "%s, built, %s: EINVAL (%s)", s.name, what[t], strerror(err));
+		int err = posts(mistake);
+		check(err == EINVAL, "%s, built, %s: EINVAL (%s)", s.name, what[mistake], strerror(err));
 		check(silent(), "nothing is posted");
 	}
 	ibv_wr_start(ibv_qp_to_qp_ex(s.qp));

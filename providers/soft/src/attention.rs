@@ -3,9 +3,9 @@
 //! long as `settle` permits.
 //!
 //! While an application polls, `attention` is 0, and a message costs its sender no system call.
-//! When polls stop, or an event is armed, attention is raised. Every arrival then sets the arrival flag of
-//! its QP and wakes a thread: a sleeper in ibv_get_cq_event(3) on the channel of the QP's CQ,
-//! otherwise the service thread. The woken thread serves the flags, so its work depends on the
+//! When polls stop, or an event is armed, attention is raised. Every arrival then sets the arrival
+//! flag of its QP and wakes a thread: a sleeper in ibv_get_cq_event(3) on the channel of the QP's
+//! CQ, otherwise the service thread. The woken thread serves the flags, so its work depends on the
 //! arrivals, not on the number of CQs.
 //!
 //! While attention is down, the service thread sometimes looks at a few CQs, to notice that polls
@@ -49,7 +49,8 @@ pub(crate) struct Attention {
     alert: Alert,
     /// The count of polls at the last look of the service thread.
     seen: AtomicU32,
-    /// The raise of attention after which all CQs were swept; arrival flags were set for all later arrivals.
+    /// The raise of attention after which all CQs were swept; arrival flags were set for all later
+    /// arrivals.
     swept: AtomicU32,
     /// Polls since the last event, while attention is up.
     eager: AtomicU32,
@@ -205,8 +206,8 @@ impl Attention {
         self.eager.store(0, Ordering::Relaxed);
     }
 
-    /// Called by the service thread: sweeps unless arrival flags were set for all present arrivals. Returns
-    /// whether it swept.
+    /// Called by the service thread: sweeps unless arrival flags were set for all present arrivals.
+    /// Returns whether it swept.
     pub(crate) fn catch_up(&self, sweep: impl FnOnce(Sweep)) -> bool {
         // Loaded before the sweep: arrivals that the sweep may miss belong to a later raise.
         let raised = self.alert.raised();

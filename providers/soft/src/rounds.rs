@@ -37,8 +37,8 @@ impl Rounds {
 }
 
 impl Adapter {
-    /// Serves the QPs whose arrival flags are set, and the datagram rings: all work for a thread woken while
-    /// attention is up.
+    /// Serves the QPs whose arrival flags are set, and the datagram rings: all work for a thread
+    /// woken while attention is up.
     pub(crate) fn answer_peers(&self) {
         self.view.take_qp_arrivals(|index| {
             if let Some(qp) = self.registry.qp(index) {

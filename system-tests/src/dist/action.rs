@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use xtask::process::{ExitReason, Finished, Job};
 
-/// A runner's folder and the two files by which a step speaks to later steps.
+/// A runner's folder and the two files by which a step passes values to later steps.
 struct Runner<'a> {
     bench: &'a Bench,
     folder: PathBuf,

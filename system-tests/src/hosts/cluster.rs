@@ -131,11 +131,11 @@ pub(super) fn run(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
         bench.step(&name);
         let job = cluster.over(bench.user)?.job("sh").arg(&cluster.script).arg(what);
         let done = cluster.finish(bench.user, job.arg(&cluster.program))?;
-        tally.record(&name, heard(&done, words));
+        tally.record(&name, output_has(&done, words));
     }
     bench.step("a cluster with losses");
     let done = cluster.run(bench.user, Job::new("true"), &["2", "--loss", "1%"])?;
-    let result = if done.ok() { Ok(()) } else { heard(&done, "this kernel has no netem") };
+    let result = if done.ok() { Ok(()) } else { output_has(&done, "this kernel has no netem") };
     tally.record("cluster --loss, or what is missing for it", result);
     super::documented::run(tally, &cluster)?;
     let groups: [(&str, &[Package], Meeting<'_>); 2] = [
@@ -316,7 +316,7 @@ fn compile(compiler: &str, program: &Path, source: &Path) -> Job {
 }
 
 /// The program printed the words on stdout or stderr.
-fn heard(done: &Finished, words: &str) -> Result<(), String> {
+fn output_has(done: &Finished, words: &str) -> Result<(), String> {
     if done.stdout.contains(words) || done.stderr.contains(words) {
         return Ok(());
     }

@@ -18,7 +18,7 @@ const ARGS: [&[&str]; 2] =
 /// Counters of the receiver: marked packets, and notifications sent.
 const TOLD: [&str; 2] = ["np_ecn_marked_roce_packets", "np_cnp_sent"];
 /// Counter of the sender: notifications received.
-const HEARD: &str = "rp_cnp_handled";
+const HANDLED: &str = "rp_cnp_handled";
 
 pub(super) fn run(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) {
     for args in ARGS {
@@ -35,11 +35,11 @@ fn marked(bench: &Bench, hosts: &Namespaces, args: &[&str]) -> Result<(), String
     let [server, mut client] = place.start(bench, PROGRAM, args)?;
     let reported = wait("marks and what comes of them", || {
         if client.ended() {
-            return Err(format!("it ended, and not all of {TOLD:?} and {HEARD} rose"));
+            return Err(format!("it ended, and not all of {TOLD:?} and {HANDLED} rose"));
         }
         Ok(rose(bench, &server, TOLD[0])?
             && rose(bench, &server, TOLD[1])?
-            && rose(bench, &client, HEARD)?)
+            && rose(bench, &client, HANDLED)?)
     });
     both_end_well([server, client]).and(reported)
 }

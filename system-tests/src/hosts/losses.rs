@@ -85,8 +85,8 @@ fn kinds(bench: &Bench, tally: &mut Tally, hosts: &Namespaces, seed: u64) -> cra
     Ok(())
 }
 
-/// Runs the programs over one cable. `impairment`: `Some("")` if netem impairs the packets, `None` if
-/// soft does so itself.
+/// Runs the programs over one cable. `impairment`: `Some("")` if netem impairs the packets, `None`
+/// if soft does so itself.
 fn over(
     bench: &Bench,
     tally: &mut Tally,

@@ -131,8 +131,8 @@ fn nobody_there(bench: &Bench, tally: &mut Tally, hosts: &Namespaces) -> crate::
     bench.step(&format!("rdmacm: {name}"));
     let asks = asks.finish(Instant::now() + LIMIT);
     let output = format!("{}{}", asks.stdout, asks.stderr);
-    let heard = output.contains("RDMA_CM_EVENT_UNREACHABLE, error -111");
-    tally.record(name, heard.then_some(()).ok_or_else(|| asks.report("the client")));
+    let is_unreachable = output.contains("RDMA_CM_EVENT_UNREACHABLE, error -111");
+    tally.record(name, is_unreachable.then_some(()).ok_or_else(|| asks.report("the client")));
     let at = site(bench, hosts, SERVER)?;
     let listener = ["rping", "-s", "-a", "0.0.0.0"];
     let port = pair::free_port()?;
@@ -215,7 +215,7 @@ const ABSENT: [&str; 2] = ["10.99.0.77", "fd99::77"];
 fn not_there(bench: &Bench, hosts: &Namespaces, absent: &str) -> Result<(), String> {
     let site = site(bench, hosts, SERVER)?;
     let client = site.job(1, &["rping", "-c", "-C", "1", "-a", absent], None)?;
-    super::hears(bench, &client, "RDMA_CM_EVENT_ADDR_ERROR, error -11")?;
+    super::expect_message(bench, &client, "RDMA_CM_EVENT_ADDR_ERROR, error -11")?;
     if absent.contains(':') {
         return Ok(());
     }

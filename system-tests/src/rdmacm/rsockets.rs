@@ -241,7 +241,7 @@ fn served(
 /// One end is killed while both exchange data; its peer gets the end of the connection, and does
 /// not wait for ever.
 pub(super) fn killed(bench: &Bench, site: &Site<'_>, victim: usize) -> Result<(), String> {
-    talking(bench, site, victim)?.hears()
+    talking(bench, site, victim)?.expect_reset()
 }
 
 /// Two ends of a stream talk, and one is killed.
@@ -305,18 +305,18 @@ impl Survivor {
     }
 
     /// The survivor gets the end of the connection.
-    fn hears(self) -> Result<(), String> {
+    fn expect_reset(self) -> Result<(), String> {
         let who = self.who;
         let done = self.end()?;
-        let heard = !done.ok() && done.stderr.contains("Connection reset by peer");
-        heard.then_some(()).ok_or_else(|| done.report(who))
+        let is_reset = !done.ok() && done.stderr.contains("Connection reset by peer");
+        is_reset.then_some(()).ok_or_else(|| done.report(who))
     }
 }
 
 /// Tests that take all retries of an adapter, most of a minute. They run beside further tests, each
 /// between its own two hosts.
 pub(super) struct RetryTests {
-    widowed: Result<(Survivor, Namespaces), String>,
+    killed_peer: Result<(Survivor, Namespaces), String>,
     idle: Result<IdleStream, String>,
 }
 
@@ -326,18 +326,18 @@ impl RetryTests {
 
     pub(super) fn begin(bench: &Bench, tally: &mut Tally) -> Self {
         bench.step("rdmacm: a stream whose other end is killed, and one whose cable is cut");
-        let widowed = || {
+        let killed_peer = || {
             let hosts = Namespaces::new()?;
             let left = talking(bench, &site(bench, &hosts, SERVER)?, Self::VICTIM)?;
             Ok((left, hosts))
         };
-        Self { widowed: widowed(), idle: IdleStream::begin(bench, tally) }
+        Self { killed_peer: killed_peer(), idle: IdleStream::begin(bench, tally) }
     }
 
     pub(super) fn end(self, bench: &Bench, tally: &mut Tally) {
         let name = format!("rstream between two hosts, {} is killed", SIDES[Self::VICTIM]);
         bench.step(&format!("rdmacm: {name}"));
-        tally.record(&name, self.widowed.and_then(|(left, _hosts)| left.hears()));
+        tally.record(&name, self.killed_peer.and_then(|(left, _hosts)| left.expect_reset()));
         let name = "an idle rsocket whose peer's cable is cut (SO_KEEPALIVE)";
         bench.step(&format!("rdmacm: {name}"));
         tally.record(name, self.idle.and_then(IdleStream::end));

@@ -1,5 +1,5 @@
 # Process 1 of the guest, once the host's files are its root: makes RDMA devices, runs the job, stops.
-# The job's folder holds `settings` (shell assignments) and `command`; `status` or `trouble` is what
+# The job's folder holds `settings` (shell assignments) and `command`; `status` or `failure` is what
 # comes back.
 job=/run/ferroverbs
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 TERM=dumb
@@ -10,8 +10,8 @@ stop() {
     echo o > /proc/sysrq-trigger
     sleep 60
 }
-trouble() {
-    echo "$*" > $job/trouble
+failure() {
+    echo "$*" > $job/failure
     stop
 }
 
@@ -27,19 +27,19 @@ ln -sfn "$modules" "/lib/modules/$(uname -r)"
 n=0
 for dir in "${shares[@]}"; do
     mount -t 9p -o trans=virtio,version=9p2000.L,access=any,msize=262144,cache=mmap "share$n" "$dir" ||
-        trouble "cannot share $dir"
+        failure "cannot share $dir"
     n=$((n + 1))
 done
 hostname rdmavm
 ip link set lo up
-modprobe -a ib_uverbs rdma_ucm ib_umad || trouble "cannot load the kernel's RDMA modules"
+modprobe -a ib_uverbs rdma_ucm ib_umad || failure "cannot load the kernel's RDMA modules"
 
 # Two ends of one cable in one network namespace, an RDMA device on each. Traffic between the two has
 # to leave through the cable, so the rule that keeps local addresses local comes last.
 veth() {
-    modprobe rdma_rxe || trouble "the kernel has no rdma_rxe"
+    modprobe rdma_rxe || failure "the kernel has no rdma_rxe"
     ip link add rdma0 address 02:00:00:77:00:01 mtu 1500 type veth \
-        peer name rdma1 address 02:00:00:77:00:02 mtu 1500 || trouble "cannot make network interfaces"
+        peer name rdma1 address 02:00:00:77:00:02 mtu 1500 || failure "cannot make network interfaces"
     for n in 0 1; do
         dev=rdma$n me=$((n + 1)) other=$((2 - n))
         sysctl -qw net.ipv4.conf.$dev.accept_local=1 net.ipv4.conf.$dev.rp_filter=0 \
@@ -62,14 +62,14 @@ veth() {
     ip -6 rule add pref 1000 lookup local
     ip -6 rule del pref 0
     for n in 0 1; do
-        rdma link add rxe$n type rxe netdev rdma$n || trouble "cannot make the RDMA device rxe$n"
+        rdma link add rxe$n type rxe netdev rdma$n || failure "cannot make the RDMA device rxe$n"
     done
     for n in 0 1; do
         for _ in $(seq 600); do
             grep -qs ACTIVE /sys/class/infiniband/rxe$n/ports/1/state && continue 2
             sleep 0.1
         done
-        trouble "the port of rxe$n does not become active"
+        failure "the port of rxe$n does not become active"
     done
 }
 [ "$net" = none ] || veth

@@ -142,11 +142,11 @@ impl Machine {
             Some(137) => Ok(Outcome { status: 124, kernel: complaints(&console) }),
             Some(status) => Ok(Outcome { status, kernel: complaints(&console) }),
             None => {
-                let trouble = fs::read_to_string(folder.join("trouble")).unwrap_or_default();
+                let failure = fs::read_to_string(folder.join("failure")).unwrap_or_default();
                 let lines: Vec<_> = console.lines().collect();
                 let tail = lines[lines.len().saturating_sub(15)..].join("\n    ");
-                let trouble = trouble.trim();
-                Err(format!("the guest failed: {trouble}\n{qemu}  its last words:\n    {tail}"))
+                let failure = failure.trim();
+                Err(format!("the guest failed: {failure}\n{qemu}  its last words:\n    {tail}"))
             }
         }
     }

@@ -28,7 +28,7 @@ impl Attacker {
             let slot = slots[self.random.below(3)];
             bytes[16..18].copy_from_slice(&slot.to_le_bytes());
             for word in bytes[24..56].chunks_exact_mut(8) {
-                word.copy_from_slice(&self.random.nasty().to_le_bytes());
+                word.copy_from_slice(&self.random.extreme().to_le_bytes());
             }
         }
         let len = if self.random.one_in(8) { self.random.below(65) } else { 64 };

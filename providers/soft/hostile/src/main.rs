@@ -98,8 +98,8 @@ fn search(attacker: &Attacker) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reach {
     /// The words that the process owns by design: both of its segments, the rings of connections to
-    /// its QPs, its datagram ring in each process, and words that all members may set (arrival flags,
-    /// alarms, calls for help). Connections between honest processes do not suffer.
+    /// its QPs, its datagram ring in each process, and words that all members may set (arrival
+    /// flags, alarms, calls for help). Connections between honest processes do not suffer.
     Own,
     /// Everything mapped writable.
     All,
@@ -130,7 +130,7 @@ impl Random {
     }
 
     /// A critical number: near a power of two, near a limit, or any.
-    fn nasty(&mut self) -> u64 {
+    fn extreme(&mut self) -> u64 {
         match self.below(8) {
             0 => 0,
             1 => u64::MAX - self.below(64) as u64,

@@ -2,9 +2,9 @@
 //! words. `Attacker::act` calls these functions with a victim.
 //!
 //! Map of the file: `send_pieces` writes requests into the ring of a connection, `answer_pieces`
-//! false acknowledgements, `send_datagrams` entries of a datagram ring, `set_arrival_flags` arrival flags and
-//! alarms, `write_foreign_words` words of third processes. The other functions draw parts of these
-//! entries. One thread runs all of them, and no function takes a lock.
+//! false acknowledgements, `send_datagrams` entries of a datagram ring, `set_arrival_flags` arrival
+//! flags and alarms, `write_foreign_words` words of third processes. The other functions draw parts
+//! of these entries. One thread runs all of them, and no function takes a lock.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -165,7 +165,7 @@ impl Attacker {
     ) -> ([u64; 2], [u64; BODY_WORDS]) {
         if self.random.one_in(20) {
             let what = self.random.next() << 32 | u64::from(seq);
-            return ([what, self.random.nasty()], std::array::from_fn(|_| self.random.nasty()));
+            return ([what, self.random.extreme()], std::array::from_fn(|_| self.random.extreme()));
         }
         let op = OPS[self.random.below(OPS.len())];
         let carrier = CARRIERS[self.random.below(4)];
@@ -176,7 +176,7 @@ impl Attacker {
         let region = self.random.of(&victim.regions);
         let imm = match self.random.below(3) {
             0 => region.map_or(0, |region| region.rkey),
-            _ => self.random.nasty() as u32,
+            _ => self.random.extreme() as u32,
         };
         let src_qpn = if self.random.one_in(20) { self.random.next() as u32 } else { src_qpn };
         // Acknowledges the victim's pieces, or slightly more.
@@ -185,14 +185,14 @@ impl Attacker {
         let count = self.random.below(49) as u8;
         let count = if carrier == PayloadLocation::Attach { count % 4 } else { count };
         let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack };
-        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
+        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.extreme());
         match (op, carrier) {
             (Op::Send, PayloadLocation::Attach) => {
                 for word in &mut body[..3] {
                     *word = self.address(victim);
                 }
                 // Lengths of the parts and, sometimes, a matching total.
-                let lens: [u32; 3] = std::array::from_fn(|_| self.random.nasty() as u32);
+                let lens: [u32; 3] = std::array::from_fn(|_| self.random.extreme() as u32);
                 let total = lens[..usize::from(count)].iter().fold(0u32, |a, l| a.wrapping_add(*l));
                 body[3] = halves(lens[0], lens[1]);
                 body[4] = halves(lens[2], total);
@@ -201,7 +201,7 @@ impl Attacker {
                 let chunk = self.own_chunk(victim);
                 let len = self.length();
                 let total =
-                    if self.random.one_in(2) { u64::from(len) } else { self.random.nasty() };
+                    if self.random.one_in(2) { u64::from(len) } else { self.random.extreme() };
                 body[0] = halves(chunk, len);
                 body[1] = total;
             }
@@ -255,11 +255,11 @@ impl Attacker {
         ring.acked().store(acked, Release);
         match self.random.below(30) {
             0 => ring.nak().store(self.random.below(8) as u32, Release),
-            1 => ring.nak().store(self.random.nasty() as u32, Release),
-            2 => ring.holder().store(self.random.nasty(), Release),
-            3 => ring.begun().store(self.random.nasty() as u32, Release),
+            1 => ring.nak().store(self.random.extreme() as u32, Release),
+            2 => ring.holder().store(self.random.extreme(), Release),
+            3 => ring.begun().store(self.random.extreme() as u32, Release),
             4 => ring.hot().store(self.random.below(3) as u32, Release),
-            5 => entry.ring_base.store(self.random.nasty() as u32, Release),
+            5 => entry.ring_base.store(self.random.extreme() as u32, Release),
             6 | 7 => ring.nak().store(0, Release),
             _ => {}
         }
@@ -312,9 +312,9 @@ impl Attacker {
         };
         let count = self.random.below(49) as u8;
         let count = if carrier == PayloadLocation::Attach { count % 4 } else { count };
-        let imm = self.random.nasty() as u32;
+        let imm = self.random.extreme() as u32;
         let head = Head { seq, op, flags, carrier, count, imm, src_qpn, ack: 0 };
-        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.nasty());
+        let mut body: [u64; BODY_WORDS] = std::array::from_fn(|_| self.random.extreme());
         let to = match self.random.below(4) {
             0 => 0xff_ffff,
             _ => victim.qpn(self.some_index(victim)),
@@ -353,7 +353,7 @@ impl Attacker {
     /// A length: fitting, slightly too long, or impossible.
     fn length(&mut self) -> u32 {
         match self.random.below(4) {
-            0 => self.random.nasty() as u32,
+            0 => self.random.extreme() as u32,
             1 => self.random.below(64) as u32,
             _ => self.random.below(CHUNK_BYTES + 64) as u32,
         }
@@ -368,14 +368,14 @@ impl Attacker {
     /// An own chunk, filled with possible lists of addresses; or an invalid number.
     fn own_chunk(&mut self, victim: &Victim) -> u32 {
         if self.random.one_in(10) {
-            return self.random.nasty() as u32;
+            return self.random.extreme() as u32;
         }
         let index = self.random.below(32) as u32;
         if let Some(chunk) = self.view.chunk(index)
             && self.random.one_in(8)
         {
             for at in 0..64 {
-                let word = if at % 2 == 0 { self.address(victim) } else { self.random.nasty() };
+                let word = if at % 2 == 0 { self.address(victim) } else { self.random.extreme() };
                 assert!(chunk.part(8 * at, 8).store(word), "mapped");
             }
         }
@@ -399,9 +399,9 @@ impl Attacker {
             kind << 24 | self.random.next() << 32,
             u64::from(own) << 32 | self.random.next() >> 32,
             u64::from(srqn) | what << 32,
-            self.random.nasty(),
+            self.random.extreme(),
             self.address(victim),
-            self.random.nasty(),
+            self.random.extreme(),
         ];
         for (at, word) in words.into_iter().enumerate() {
             assert!(chunk.part(8 * at, 8).store(word), "mapped");
@@ -411,7 +411,7 @@ impl Attacker {
     /// An address in the attacker, in the victim, or unmapped.
     fn address(&mut self, victim: &Victim) -> u64 {
         match self.random.below(6) {
-            0 => self.random.nasty(),
+            0 => self.random.extreme(),
             1 => (&raw const *self) as u64,
             2 => self.view.chunk(0).map_or(0, |chunk| chunk.address()),
             _ => self.spot(victim),
@@ -420,13 +420,13 @@ impl Attacker {
 
     /// An address in, near or far from a region of the victim.
     fn spot(&mut self, victim: &Victim) -> u64 {
-        let Some(region) = self.random.of(&victim.regions) else { return self.random.nasty() };
+        let Some(region) = self.random.of(&victim.regions) else { return self.random.extreme() };
         let base = if self.random.one_in(4) { region.va } else { region.iova };
         match self.random.below(6) {
-            0 => self.random.nasty(),
+            0 => self.random.extreme(),
             1 => base.wrapping_sub(self.random.below(4096) as u64),
             2 => base.wrapping_add(region.len).wrapping_sub(self.random.below(64) as u64),
-            3 => base.wrapping_add(self.random.nasty()),
+            3 => base.wrapping_add(self.random.extreme()),
             4 => base,
             _ => base.wrapping_add(self.random.next() % region.len.max(1)) & !7,
         }
@@ -458,7 +458,7 @@ impl Attacker {
         let lines = if self.random.one_in(4) { &victim.ours } else { &victim.theirs };
         let target = self.random.of(lines);
         let head = victim.view.rings_head();
-        let nasty = self.random.nasty();
+        let extreme = self.random.extreme();
         match self.random.below(12) {
             0..4 => {
                 let Some(target) = target else { return };
@@ -476,12 +476,12 @@ impl Attacker {
                     .as_said()
                     .wrapping_add(self.random.below(600) as u32);
                 match self.random.below(6) {
-                    0 => ring.acked().store(nasty as u32, Release),
+                    0 => ring.acked().store(extreme as u32, Release),
                     1 => ring.acked().store(near.wrapping_sub(300), Release),
                     2 => ring.nak().store(self.random.below(8) as u32, Release),
-                    3 => ring.holder().store(nasty, Release),
-                    4 => ring.begun().store(nasty as u32, Release),
-                    _ => ring.hot().store(nasty as u32, Release),
+                    3 => ring.holder().store(extreme, Release),
+                    4 => ring.begun().store(extreme as u32, Release),
+                    _ => ring.hot().store(extreme as u32, Release),
                 }
             }
             5 => {
@@ -494,33 +494,34 @@ impl Attacker {
             6 => {
                 let ring = victim.view.peer_ring(self.some_slot()).expect("mapped");
                 match self.random.below(3) {
-                    0 => ring.acked().store(nasty as u32, Release),
-                    1 => ring.nak().store(nasty as u32, Release),
-                    _ => ring.hot().store(nasty as u32, Release),
+                    0 => ring.acked().store(extreme as u32, Release),
+                    1 => ring.nak().store(extreme as u32, Release),
+                    _ => ring.hot().store(extreme as u32, Release),
                 }
             }
             7 => match self.random.below(3) {
-                0 => drop(head.qp_arrivals[self.some_index(victim) / 64].swap(nasty, Release)),
-                1 => drop(head.qp_arrival_summary[self.random.below(4)].swap(nasty, Release)),
-                _ => drop(head.peer_arrivals[self.random.below(16)].swap(nasty, Release)),
+                0 => drop(head.qp_arrivals[self.some_index(victim) / 64].swap(extreme, Release)),
+                1 => drop(head.qp_arrival_summary[self.random.below(4)].swap(extreme, Release)),
+                _ => drop(head.peer_arrivals[self.random.below(16)].swap(extreme, Release)),
             },
             8 => {
-                let lock = [0, u32::from(self.slot()) + 1, nasty as u32][self.random.below(3)];
+                let lock = [0, u32::from(self.slot()) + 1, extreme as u32][self.random.below(3)];
                 head.atomic_lock.store(lock, Release);
             }
-            9 => {
-                head.help_wanted.0.store([nasty as u32, u32::MAX, 1][self.random.below(3)], Release)
-            }
+            9 => head
+                .help_wanted
+                .0
+                .store([extreme as u32, u32::MAX, 1][self.random.below(3)], Release),
             10 => {
                 let at = self.some_index(victim);
                 let opener =
                     &victim.view.openers(at).expect("mapped")[usize::from(self.some_slot())];
-                opener.store(nasty as u32, Release);
+                opener.store(extreme as u32, Release);
             }
             _ => {
                 let Some(chunk) = victim.view.chunk(self.random.below(64) as u32) else { return };
                 let at = self.random.below(CHUNK_BYTES / 8);
-                assert!(chunk.part(8 * at, 8).store(nasty), "mapped");
+                assert!(chunk.part(8 * at, 8).store(extreme), "mapped");
             }
         }
     }

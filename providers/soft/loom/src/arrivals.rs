@@ -1,5 +1,5 @@
-//! Models of arrival flags, cold rings and attention: every published slot is seen, or its flag wakes the
-//! owner.
+//! Models of arrival flags, cold rings and attention: every published slot is seen, or its flag
+//! wakes the owner.
 
 use crate::model;
 use crate::protocol::*;
@@ -201,8 +201,8 @@ model!(attention_is_up_while_a_thread_waits, 3, why: "attention is down",
     }
 );
 
-// Models Attention::catch_up against Attention::armed: an arrival flag was set for every slot that the service
-// thread has not seen.
+// Models Attention::catch_up against Attention::armed: an arrival flag was set for every slot that
+// the service thread has not seen.
 model!(a_thread_that_relies_on_flags_misses_no_slot, 3, why: "missed",
     fails: {
         a_thread_that_relies_on_flags_misses_a_slot_without_barriers: Weakened::TOTAL,

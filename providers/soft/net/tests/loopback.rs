@@ -201,9 +201,9 @@ fn an_unsendable_packet_is_refused_and_the_others_are_sent() {
     let mut other = Sender::new(true);
     let foreign = other.lane(ends.address, 3).expect("a lane");
     let target = ends.target;
-    let astray = Path::new(&target, foreign).expect("it looks well").to_port(ends.port);
+    let wrong_source = Path::new(&target, foreign).expect("it looks well").to_port(ends.port);
     let mut batch = ends.sender.batch();
-    put(&mut batch, &astray, Ecn::Capable, &bytes);
+    put(&mut batch, &wrong_source, Ecn::Capable, &bytes);
     put(&mut batch, &ends.path, Ecn::Capable, &bytes);
     let place = batch.place(&ends.path, Ecn::Capable, 50).expect("room");
     let misfit =
@@ -218,7 +218,7 @@ fn an_unsendable_packet_is_refused_and_the_others_are_sent() {
     assert!(batch.is_empty());
     drop(batch);
     assert_eq!(ends.receive(1).len(), 1);
-    let why = ends.sender.send_one(&astray, Ecn::Capable, &bytes).expect_err("not its lane");
+    let why = ends.sender.send_one(&wrong_source, Ecn::Capable, &bytes).expect_err("not its lane");
     assert_eq!(why.kind(), std::io::ErrorKind::InvalidInput);
 }
 

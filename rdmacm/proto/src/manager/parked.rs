@@ -148,8 +148,8 @@ impl<A: Clone + Ord> ParkedRequests<A> {
     pub(super) fn oldest(&mut self, now: Time, source: &A) -> Option<&ParkedRequest> {
         loop {
             let at = self.range_of(source).next()?;
-            let heard = self.waiting.get(&(source.clone(), at))?.arrived_at;
-            if now.saturating_sub(heard) < EXPIRES_AFTER {
+            let last_arrival = self.waiting.get(&(source.clone(), at))?.arrived_at;
+            if now.saturating_sub(last_arrival) < EXPIRES_AFTER {
                 return self.waiting.get(&(source.clone(), at));
             }
             self.remove(source, at);

@@ -354,7 +354,7 @@ impl<A: Clone + Ord> Manager<A> {
             _ => None,
         };
         if same && matches!(end.state, ConnectionState::ReplySent { .. }) {
-            self.table.mark_heard(connection);
+            self.table.mark_peer_answered(connection);
         }
         match at {
             Some(at) => self.table.wake(connection, Some(at)),

@@ -283,8 +283,8 @@ impl<A: Clone + Ord> Table<A> {
         }
     }
 
-    /// Records a sign of life of the peer.
-    pub(super) fn mark_heard(&mut self, connection: Connection) {
+    /// Records that the peer has answered: the peer exists.
+    pub(super) fn mark_peer_answered(&mut self, connection: Connection) {
         self.change(connection, |end| end.peer_answered = true);
     }
 

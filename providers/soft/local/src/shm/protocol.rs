@@ -1,4 +1,5 @@
-//! The memory-order steps by which processes and threads pass slots, arrival flags, keys, jobs and locks.
+//! The memory-order steps by which processes and threads pass slots, arrival flags, keys, jobs and
+//! locks.
 //!
 //! Each step stands beside the step that it pairs with. The module contains only code that depends
 //! on memory order, over plain atomics. The models in `providers/soft/loom` run this code under
@@ -7,8 +8,8 @@
 //! Map of this file:
 //!
 //! - Rings: [`publish`] pairs with [`head`] and [`consume`]; [`acknowledge`] with [`acknowledged`].
-//! - Arrival flags and wake-ups: [`set_arrival_flag`] pairs with [`take_bits`]; [`tell`] with [`mark_cold`] and
-//!   [`Alert::raise`].
+//! - Arrival flags and wake-ups: [`set_arrival_flag`] pairs with [`take_bits`]; [`tell`] with
+//!   [`mark_cold`] and [`Alert::raise`].
 //! - Keys: [`announce`], [`key`] and [`withdraw`] pair with [`revoke`] and [`is_announced`].
 //! - Jobs: [`advance_job`] pairs with [`claim_piece`]; [`release_piece`] with [`load_hand`].
 //! - Locks: [`try_lock`], [`unlock`], [`break_lock`].
@@ -134,8 +135,8 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     if word.load(Ordering::Relaxed) == 0 {
         return;
     }
-    // AcqRel: pairs with `set_arrival_flag`. A flag that is set after the swap finds the word clear and
-    // sets it again.
+    // AcqRel: pairs with `set_arrival_flag`. A flag that is set after the swap finds the word clear
+    // and sets it again.
     let mut bits = word.swap(0, Ordering::AcqRel);
     while bits != 0 {
         f(bits.trailing_zeros() as usize);
@@ -143,9 +144,9 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
     }
 }
 
-/// Producer of a ring, after `publish`: sets the arrival flag if no thread polls the ring, and wakes the
-/// owner if `bit` of the owner's attention asks for it. `barrier` is one half of a full barrier;
-/// the owner's half is in `mark_cold` and [`Alert::raise`].
+/// Producer of a ring, after `publish`: sets the arrival flag if no thread polls the ring, and
+/// wakes the owner if `bit` of the owner's attention asks for it. `barrier` is one half of a full
+/// barrier; the owner's half is in `mark_cold` and [`Alert::raise`].
 #[inline]
 pub fn tell(
     hot: &AtomicU32,
@@ -173,8 +174,8 @@ pub fn tell(
     }
 }
 
-/// As `tell`, for arrivals without an arrival flag: calls `wake` if `bit` of the owner's attention asks for
-/// it. The caller has passed the barrier.
+/// As `tell`, for arrivals without an arrival flag: calls `wake` if `bit` of the owner's attention
+/// asks for it. The caller has passed the barrier.
 #[inline]
 pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     // Relaxed: the caller's barrier orders the published data before this load. It pairs with the
@@ -184,8 +185,8 @@ pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     }
 }
 
-/// After an arrival flag: wakes one thread that sleeps on the alarm, or else calls `kick`, which wakes the
-/// service thread. `wake` is the system call, and returns whether a thread slept.
+/// After an arrival flag: wakes one thread that sleeps on the alarm, or else calls `kick`, which
+/// wakes the service thread. `wake` is the system call, and returns whether a thread slept.
 pub fn wake_one(
     sleepers: &AtomicU32,
     alarm: &AtomicU32,
@@ -211,8 +212,8 @@ pub fn prepare_sleep(alarm: &AtomicU32) -> u32 {
     alarm.load(Ordering::Acquire)
 }
 
-/// Owner of a ring: requires producers to set the arrival flag from now on. The caller looks at the ring
-/// afterwards. Slots of a producer that still saw the ring as hot are visible by then.
+/// Owner of a ring: requires producers to set the arrival flag from now on. The caller looks at the
+/// ring afterwards. Slots of a producer that still saw the ring as hot are visible by then.
 pub fn mark_cold(hot: &AtomicU32, barrier: impl FnOnce()) {
     hot.store(0, Ordering::Relaxed);
     // The barrier orders the store before the caller's look; pairs with the barrier in `tell`.

@@ -257,7 +257,8 @@ impl View {
         }
     }
 
-    /// Takes all arrival flags of QPs and passes each index to `f`. One load per 4096 QPs if none is set.
+    /// Takes all arrival flags of QPs and passes each index to `f`. One load per 4096 QPs if none
+    /// is set.
     #[inline]
     pub fn take_qp_arrivals(&self, f: impl FnMut(usize)) {
         let summaries = &self.rings_head().qp_arrival_summary;

@@ -189,14 +189,14 @@ impl Requester {
         let before = self.flight.acknowledged(now, psn);
         let held = self.flight.held(now, psn, held);
         self.selects = true;
-        self.timers.heard();
+        self.timers.response_arrived();
         self.progress(now, before.and(held), shared);
         Step::Done
     }
 
     /// Completes all packets before `psn`. Returns whether `psn` itself is still outstanding.
     fn reached(&mut self, now: Time, psn: Psn, shared: &mut QpShared) -> bool {
-        self.timers.heard();
+        self.timers.response_arrived();
         let gain = self.flight.acknowledged(now, psn);
         self.progress(now, gain, shared);
         !shared.error && psn.after(self.flight.base()).is_some_and(|n| n < self.flight.len())

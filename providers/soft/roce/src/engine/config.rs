@@ -113,13 +113,13 @@ pub struct Tuning {
     pub window: u32,
     /// The requester requests an acknowledgement at least every so many packets.
     pub ack_every: u32,
-    /// Number of packets that a responder may hold behind a gap, for a peer that speaks the
+    /// Number of packets that a responder may hold behind a gap, for a peer that supports the
     /// extension. A power of two up to 256; other values are rounded down. 0: holds none.
     pub hold: u16,
-    /// Send a Hello, to find out whether the peer speaks the extension. A Hello of the peer is
+    /// Send a Hello, to find out whether the peer supports the extension. A Hello of the peer is
     /// answered in any case.
     pub hello: bool,
-    /// Send an acknowledgement in one packet with a request, if the peer speaks the extension.
+    /// Send an acknowledgement in one packet with a request, if the peer supports the extension.
     pub along: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,

@@ -25,7 +25,7 @@ impl Greeting {
         Self { own, peer: None, welcomed: None, answer: None }
     }
 
-    /// The peer's nonce, if the peer has proved that it speaks the extension.
+    /// The peer's nonce, if the peer has proved that it supports the extension.
     pub(super) const fn peer(&self) -> Option<Nonce> {
         self.peer
     }

@@ -131,7 +131,7 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether the peer has proved that it speaks the extension.
+    /// Whether the peer has proved that it supports the extension.
     #[must_use]
     pub const fn is_greeted(&self) -> bool {
         self.shared.greeting.peer().is_some()

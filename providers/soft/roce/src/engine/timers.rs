@@ -147,7 +147,7 @@ impl Timers {
     }
 
     /// Records a response that does not concern the oldest packet: probes need not back off.
-    pub(super) fn heard(&mut self) {
+    pub(super) fn response_arrived(&mut self) {
         self.probes = 0;
     }
 

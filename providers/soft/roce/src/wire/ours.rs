@@ -30,7 +30,7 @@ pub struct Nonce(NonZeroU64);
 /// A packet of the extension. `to` is the receiver's nonce, `from` the sender's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtensionMessage {
-    /// The sender speaks the extension. A Hello proves nothing, and the receiver only answers it.
+    /// The sender supports the extension. A Hello proves nothing, and the receiver only answers it.
     Hello {
         /// The sender's nonce.
         from: Nonce,

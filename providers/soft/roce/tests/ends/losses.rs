@@ -1,7 +1,7 @@
 //! Tests of random losses in both directions, from 0.1 to 20 %: every kind of request ends soon and
 //! with the right result.
 //!
-//! The peer speaks the extension, or goes back to the loss, as adapters and the kernel's rxe do.
+//! The peer supports the extension, or goes back to the loss, as adapters and the kernel's rxe do.
 //! Time is virtual, so the bounds do not depend on the machine.
 
 use crate::*;

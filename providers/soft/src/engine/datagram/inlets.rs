@@ -44,8 +44,9 @@ impl Datagrams {
             let cold = !from.make_hot(adapter, slot);
             let count = from.serve(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
-                // The arrival flag of a cold ring with datagrams must be set again, because their sender set it
-                // before. A datagram that waits for a receive is looked at again anyway.
+                // The arrival flag of a cold ring with datagrams must be set again, because their
+                // sender set it before. A datagram that waits for a receive is looked at again
+                // anyway.
                 adapter.view.set_peer_arrival(slot);
                 if count > 0 && !adapter.attention.is_down() {
                     adapter.fabric.wake_self();
@@ -63,7 +64,8 @@ impl Inlet {
 }
 
 impl Inlets {
-    /// Handles the arrival flag of the ring of `slot`: the ring may become hot. Returns whether it is hot.
+    /// Handles the arrival flag of the ring of `slot`: the ring may become hot. Returns whether it
+    /// is hot.
     fn make_hot(&mut self, adapter: &Adapter, slot: u16) -> bool {
         let Some(inlet) = self.known.get(&slot) else { return false };
         if self.hot.all().contains(&slot) {

@@ -1,6 +1,6 @@
 //! Link to the remote QP of a connection: its tables, its receive ring, and whether it serves.
-//! Requesters read the peer state and write slots through a link; the arrival flags and wake-ups of the
-//! peer start here.
+//! Requesters read the peer state and write slots through a link; the arrival flags and wake-ups of
+//! the peer start here.
 
 use crate::config;
 use crate::engine::adapter::Adapter;
@@ -205,8 +205,8 @@ impl Requester {
     }
 }
 
-/// Wakes a thread of the owner of `view` after an arrival flag was set: a thread that sleeps on event
-/// channel `channel`, otherwise the service thread.
+/// Wakes a thread of the owner of `view` after an arrival flag was set: a thread that sleeps on
+/// event channel `channel`, otherwise the service thread.
 #[cold]
 pub(in crate::engine) fn wake(peer: &Peer, view: &View, channel: u16) {
     match (view.sleepers(channel), view.alarm(channel)) {

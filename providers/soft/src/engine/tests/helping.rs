@@ -86,30 +86,30 @@ fn a_helper_ends_even_if_other_threads_sleep_on_its_word_and_write_it() {
     until("the helper sleeps", || wanted.load(Ordering::Acquire) == 0 && futex::wake(wanted));
     let over = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {
-        let thief = || {
+        let other_sleeper = || {
             while !over.load(Ordering::Relaxed) {
                 let _ = futex::wait(wanted, 0);
                 wanted.store(0, Ordering::Relaxed);
             }
         };
-        let thieves: Vec<_> = (0..4).map(|_| scope.spawn(thief)).collect();
+        let other_sleepers: Vec<_> = (0..4).map(|_| scope.spawn(other_sleeper)).collect();
         // The other threads sleep on the same word. A wake then reaches the first sleeper, and the
         // helper queues behind them.
         std::thread::sleep(Duration::from_millis(50));
         futex::wake(wanted);
         std::thread::sleep(Duration::from_millis(50));
-        let (said, heard) = std::sync::mpsc::channel();
+        let (result_sender, result) = std::sync::mpsc::channel();
         let stopped = Arc::clone(&adapter);
         std::thread::spawn(move || {
             Helping::stop(&stopped);
-            let _ = said.send(());
+            let _ = result_sender.send(());
         });
-        let ended = heard.recv_timeout(Duration::from_secs(20));
+        let ended = result.recv_timeout(Duration::from_secs(20));
         over.store(true, Ordering::Relaxed);
-        until("the thieves end", || {
+        until("the other_sleepers end", || {
             wanted.store(1, Ordering::Release);
             futex::wake(wanted);
-            thieves.iter().all(std::thread::ScopedJoinHandle::is_finished)
+            other_sleepers.iter().all(std::thread::ScopedJoinHandle::is_finished)
         });
         ended
     });

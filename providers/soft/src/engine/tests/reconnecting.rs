@@ -9,7 +9,7 @@ fn patient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
 }
 
 /// Attributes with these PSNs and the shortest timeout.
-fn impatient(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
+fn with_short_timeout(sq_psn: u32, rq_psn: u32) -> ibv_qp_attr {
     ibv_qp_attr { timeout: 1, ..patient(sq_psn, rq_psn) }
 }
 
@@ -67,8 +67,8 @@ fn statuses(cqes: &[Cqe]) -> Vec<u32> {
 fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() {
     for cma in [true, false] {
         let (a, b) = two(cma);
-        a.connect_as(b.qp.qpn(), impatient(7, 9));
-        b.connect_as(a.qp.qpn(), impatient(9, 7));
+        a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
+        b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
         for n in 0..8 {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
@@ -78,7 +78,7 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
         let (sent, got) = observe(&a, &b, (3, 3));
         assert_eq!((sent.len(), got.len()), (3, 3));
         reset(&a);
-        a.connect_as(b.qp.qpn(), impatient(7, 9));
+        a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
         for n in 0..5 {
             say(&a, &b, n);
         }
@@ -89,8 +89,8 @@ fn a_sender_that_alone_connects_anew_gets_no_reply_and_loses_nothing_silently() 
         // The connection works once the receiver connects anew as well.
         reset(&a);
         reset(&b);
-        a.connect_as(b.qp.qpn(), impatient(7, 9));
-        b.connect_as(a.qp.qpn(), impatient(9, 7));
+        a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
+        b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
         b.receive(1, &[b.sge(0, 20_000)]);
         say(&a, &b, 1);
         assert_eq!(b.wait(&a).imm, 1);
@@ -132,15 +132,15 @@ fn messages_of_the_old_connection_are_not_taken_for_those_of_the_new_one() {
 fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
     for (cma, count) in [(true, 1), (false, 1), (true, 64), (false, 64)] {
         let (a, b) = two(cma);
-        a.connect_as(b.qp.qpn(), impatient(7, 9));
-        b.connect_as(a.qp.qpn(), impatient(9, 7));
+        a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
+        b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
         // Without attach, the longer messages fill the ring. The acknowledgement of the old
         // connection must not look like that of a whole lap.
         for n in 0..count {
             say(&a, &b, n);
         }
         reset(&b);
-        b.connect_as(a.qp.qpn(), impatient(9, 7));
+        b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
         for n in 0..64 {
             b.receive(n, &[b.sge(0, 20_000)]);
         }
@@ -154,8 +154,8 @@ fn a_receiver_that_connects_anew_acknowledges_nothing_of_the_old_connection() {
 #[test]
 fn a_request_with_a_wrong_psn_gets_no_reply() {
     let (a, b) = two(true);
-    a.connect_as(b.qp.qpn(), impatient(7, 9));
-    b.connect_as(a.qp.qpn(), impatient(9, 8));
+    a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
+    b.connect_as(a.qp.qpn(), with_short_timeout(9, 8));
     b.receive(1, &[b.sge(0, 8)]);
     a.send(request(IBV_WR_RDMA_WRITE, &b), &[a.sge(0, 8)]);
     assert_eq!(a.wait(&b).status, IBV_WC_RETRY_EXC_ERR);
@@ -184,8 +184,8 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
     let adapter = adapter(false);
     let (a, b) =
         (Side::new(&adapter, QpType::Rc, 100_000), Side::new(&adapter, QpType::Rc, 100_000));
-    a.connect_as(b.qp.qpn(), impatient(7, 9));
-    b.connect_as(a.qp.qpn(), impatient(9, 7));
+    a.connect_as(b.qp.qpn(), with_short_timeout(7, 9));
+    b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
     for _ in 0..64 {
         a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 100_000)]);
     }
@@ -197,7 +197,7 @@ fn a_full_ring_is_not_acknowledged_by_another_connection() {
         );
     }
     reset(&b);
-    b.connect_as(a.qp.qpn(), impatient(9, 7));
+    b.connect_as(a.qp.qpn(), with_short_timeout(9, 7));
     let (sent, got) = observe(&a, &b, (64, 0));
     assert_eq!((sent[0].status, got), (IBV_WC_RETRY_EXC_ERR, vec![]));
 }

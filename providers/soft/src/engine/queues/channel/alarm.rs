@@ -2,10 +2,10 @@
 //! here by `Link::requests_published`; the woken thread serves all rings like the service thread.
 //!
 //! Without alarms a message would wake the service thread first, and the service thread would wake
-//! the application. A peer sets the arrival flag of the QP first. If a thread sleeps on the channel of the
-//! QP's CQ, the peer then rings the alarm of the channel, otherwise it wakes the service thread
-//! (`protocol::wake_one`). The woken thread serves all arrival flags, so an unneeded alarm costs only a
-//! look.
+//! the application. A peer sets the arrival flag of the QP first. If a thread sleeps on the channel
+//! of the QP's CQ, the peer then rings the alarm of the channel, otherwise it wakes the service
+//! thread (`protocol::wake_one`). The woken thread serves all arrival flags, so an unneeded alarm
+//! costs only a look.
 #![forbid(unsafe_code)]
 
 use crate::engine::adapter::Adapter;

@@ -1,5 +1,5 @@
-//! Hot receive rings: the few rings that polls read without an arrival flag, chosen by recent use. `polling`
-//! reads the hot rings of a CQ, and comes here when an arrival flag is set.
+//! Hot receive rings: the few rings that polls read without an arrival flag, chosen by recent use.
+//! `polling` reads the hot rings of a CQ, and comes here when an arrival flag is set.
 #![forbid(unsafe_code)]
 
 use crate::engine::adapter::Adapter;
@@ -71,9 +71,9 @@ impl HotReceivers {
     }
 }
 
-/// Handles the arrival flag of a QP whose ring is not hot: serves the ring, and takes in acknowledgements.
-/// If pieces remain in the ring, this function sets the arrival flag again, because their sender set it
-/// before.
+/// Handles the arrival flag of a QP whose ring is not hot: serves the ring, and takes in
+/// acknowledgements. If pieces remain in the ring, this function sets the arrival flag again,
+/// because their sender set it before.
 pub(crate) fn serve_cold(adapter: &Adapter, qp: &Qp, who: ServedBy) {
     let more = qp.serve_rest(who);
     qp.send_due_ack();

@@ -1,13 +1,13 @@
-//! Hot rings: the rings that a poll reads without an arrival flag, and the rule that selects them. Used for
-//! the receive rings of QPs (`queues::cq`) and for datagram rings (`datagram`).
+//! Hot rings: the rings that a poll reads without an arrival flag, and the rule that selects them.
+//! Used for the receive rings of QPs (`queues::cq`) and for datagram rings (`datagram`).
 #![forbid(unsafe_code)]
 
 /// Maximal number of hot rings; senders to all further rings set an arrival flag.
 pub(crate) const MAX_HOT: usize = 16;
 
 /// Arrival flags after which a cold ring replaces a hot ring. Cooling a ring is a system call that
-/// interrupts other processors. With many QPs in use nearly every message sets an arrival flag, and most
-/// messages must not pay for the call.
+/// interrupts other processors. With many QPs in use nearly every message sets an arrival flag, and
+/// most messages must not pay for the call.
 pub(in crate::engine) const FLAGS_PER_REPLACEMENT: u32 = 64;
 
 /// The hot rings, and the rule by which another ring becomes hot.

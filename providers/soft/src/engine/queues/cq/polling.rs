@@ -2,8 +2,8 @@
 //! by `sweep`; all work below is reached from `Cq::look`. `completions` adds completions.
 //!
 //! `Cq::look` is the only way from a CQ to send queues, the rings of connections and datagrams, the
-//! wire between hosts, XRC and arrival flags. Their results are completions in the ring of this CQ or of
-//! another CQ.
+//! wire between hosts, XRC and arrival flags. Their results are completions in the ring of this CQ
+//! or of another CQ.
 #![forbid(unsafe_code)]
 
 use crate::engine::queues::cq::hot::serve_cold;

@@ -22,8 +22,8 @@ impl Qp {
     fn begin_to_await_acks(&self) {
         self.entry().awaits_acks.store(1, Ordering::Relaxed);
         // Pairs with the barrier in `Link::acks_published`. Either the acknowledging process reads
-        // the flag after the barrier, or the arrival flag below makes this process look at the earlier
-        // acknowledgement.
+        // the flag after the barrier, or the arrival flag below makes this process look at the
+        // earlier acknowledgement.
         membarrier::heavy();
         self.adapter().view.set_qp_arrival(self.index());
         self.adapter().fabric.wake_self();
