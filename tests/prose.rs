@@ -6,6 +6,8 @@
 //! figure is no proof of good prose.
 
 mod files;
+#[path = "prose/names.rs"]
+mod names;
 
 use std::collections::BTreeMap;
 use std::fs;

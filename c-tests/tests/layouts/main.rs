@@ -11,6 +11,7 @@ use check::{Check, HeaderRelease};
 use ferroverbs_c_tests::{debian, release::RELEASES};
 use std::path::{Path, PathBuf};
 
+/// `infiniband/sa.h` has the records of IBTA 1.7 15.2.5.
 const VERBS: &[&str] = &[
     "infiniband/verbs.h",
     "infiniband/tm_types.h",

@@ -170,7 +170,7 @@ fn read_queue_pairs(tables: &File, slot: u16) -> Option<Vec<QueuePair>> {
 /// The QPs among the entries of a table.
 fn queue_pairs(entries: &[u8], slot: u16) -> Vec<QueuePair> {
     let life = |entry: &[u8]| {
-        let word = entry.get(std::mem::offset_of!(QpEntry, life)..)?.first_chunk()?;
+        let word = entry.get(std::mem::offset_of!(QpEntry, packed_life)..)?.first_chunk()?;
         Some(Life::unpack(u64::from_ne_bytes(*word)))
     };
     let all = entries.chunks_exact(size_of::<QpEntry>()).enumerate();
@@ -179,7 +179,7 @@ fn queue_pairs(entries: &[u8], slot: u16) -> Vec<QueuePair> {
         let (state, is_port_down) = state_of(life.state)?;
         Some(QueuePair {
             number: qpn(slot, index),
-            kind: kind_of(life.kind),
+            kind: kind_of(life.qp_type),
             state,
             is_port_down,
             destination: destination_of(life),
@@ -193,7 +193,7 @@ fn destination_of(life: Life) -> Destination {
         [abi::IBV_QPT_RC, abi::IBV_QPT_UC, abi::IBV_QPT_XRC_SEND, abi::IBV_QPT_XRC_RECV];
     let is_connected = !matches!(life.state, Life::RESET | Life::INIT | Life::ERR);
     match life.dest_qpn & 0xff_ffff {
-        0 if is_connected && CONNECTED.contains(&life.kind.into()) => Destination::OtherHost,
+        0 if is_connected && CONNECTED.contains(&life.qp_type.into()) => Destination::OtherHost,
         0 => Destination::None,
         number => Destination::Here(number),
     }
@@ -240,8 +240,12 @@ mod tests {
             bytes[..8].copy_from_slice(&life.pack().to_ne_bytes());
             bytes
         };
-        let life =
-            |state, kind: u32, dest_qpn| Life { state, kind: kind as u8, generation: 7, dest_qpn };
+        let life = |state, kind: u32, dest_qpn| Life {
+            state,
+            qp_type: kind as u8,
+            generation: 7,
+            dest_qpn,
+        };
         let table = [
             entry(Life::unpack(0)),
             entry(life(Life::RTS_DOWN, abi::IBV_QPT_RC, 0x1234)),

@@ -158,7 +158,7 @@ impl TreeKeeper {
             Timespec { tv_sec: i64::try_from(LIFESPAN_MS / 1000).unwrap_or(1), tv_nsec: 0 };
         let _ = poll(&mut fds, Some(&period));
         let ended = !has_ended && fds.first().is_some_and(|fd| !fd.revents().is_empty());
-        (ended, news.is_none_or(AddressNews::take))
+        (ended, news.is_none_or(AddressNews::discard_all))
     }
 
     /// Takes new facts. Addresses that stay keep their indices.

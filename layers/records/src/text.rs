@@ -115,6 +115,17 @@ mod tests {
     use super::*;
     use crate::trace::tests::{file, record};
 
+    /// IBTA 1.7 table 37.
+    #[test]
+    fn an_mtu_is_written_in_bytes_and_an_unknown_value_as_a_number() {
+        let text = |path_mtu: u64| {
+            let mask = u64::from(abi::IBV_QP_PATH_MTU) << 32;
+            argument_text(&record(Call::modify_qp, 0, &[mask, path_mtu << 16]), "path_mtu")
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(text), ["256", "512", "1024", "2048", "4096"]);
+        assert_eq!([0, 6, 255].map(text), ["0", "6", "255"]);
+    }
+
     #[test]
     fn a_line_tells_what_was_asked_what_came_of_it_and_how_long_it_took() {
         let mut register =

@@ -254,7 +254,7 @@ pub(crate) unsafe fn replace_again<W: Watcher>(qp: *mut ibv_qp_ex, before: &ibv_
 ///
 /// # Safety
 /// `qp` is live.
-pub(crate) unsafe fn look<W: Watcher>(qp: *mut ibv_qp_ex) -> Option<ibv_qp_ex> {
+pub(crate) unsafe fn copy_pointers<W: Watcher>(qp: *mut ibv_qp_ex) -> Option<ibv_qp_ex> {
     let mut found = None;
     with_pointers::<W>(qp as usize, &mut |pointers| {
         let mut seen = ibv_qp_ex::zeroed();

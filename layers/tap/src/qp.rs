@@ -197,7 +197,7 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
     let next = Next::new(|| unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) });
     if !W::RECORDS {
         // SAFETY: the caller's QP is live.
-        let before = unsafe { builder::look::<W>(qp.cast()) };
+        let before = unsafe { builder::copy_pointers::<W>(qp.cast()) };
         // SAFETY: the caller's arguments are valid until this call returns.
         let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
         if let (0, Some(before)) = (result, &before) {
@@ -221,7 +221,7 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
         }
     }
     // SAFETY: the caller's QP is live.
-    let before = unsafe { builder::look::<W>(qp.cast()) };
+    let before = unsafe { builder::copy_pointers::<W>(qp.cast()) };
     let start = now();
     // SAFETY: the caller's arguments are valid until this call returns.
     let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();

@@ -57,7 +57,7 @@ impl Adapter {
         let handler: Arc<dyn Handler> = rounds.clone();
         let identity = Identity::new(AdapterGuid::of(&config));
         let fabric = Fabric::join(config, TABLES_LEN, RINGS_LEN, handler)?;
-        let adapter = Self::over(fabric, identity, needs_fence);
+        let adapter = Self::with_fabric(fabric, identity, needs_fence);
         if let Ok(own) = adapter.fabric.peer(adapter.fabric.slot()) {
             adapter.datagrams.add_peer(&own, &adapter.view);
         }
@@ -72,7 +72,7 @@ impl Adapter {
     /// The adapter over a fabric that the process has joined. A function of its own, because the
     /// new adapter takes much of the stack for a moment, and so do other parts of [`Self::join`].
     #[inline(never)]
-    fn over(fabric: Arc<Fabric>, identity: Identity, needs_fence: bool) -> Arc<Self> {
+    fn with_fabric(fabric: Arc<Fabric>, identity: Identity, needs_fence: bool) -> Arc<Self> {
         // SAFETY: the fabric mapped both segments with these lengths. The adapter keeps the fabric,
         // and every copy of the view keeps the adapter.
         let view = unsafe { View::new(fabric.tables().base(), fabric.rings().base()) };

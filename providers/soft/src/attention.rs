@@ -1,6 +1,6 @@
 //! Attention: whether peers must wake this process, or a polling application finds arrivals by
 //! itself. `Cq::drive` counts polls here, arming raises attention, and the service thread sleeps as
-//! long as `settle` permits.
+//! long as `sweep_and_sleep_time` permits.
 //!
 //! While an application polls, `attention` is 0, and a message costs its sender no system call.
 //! When polls stop, or an event is armed, attention is raised. Every arrival then sets the arrival
@@ -37,7 +37,7 @@ pub(crate) enum Sweep {
     /// All CQs: arrival flags are set from now on, and were not before.
     All,
     /// The next few CQs: an application polls its own CQs.
-    Some,
+    NextFew,
 }
 
 /// Attention of a process, and the counters behind it.
@@ -48,7 +48,7 @@ pub(crate) struct Attention {
     /// Counts the CQs armed for an event, and records the barrier that they need.
     alert: Alert,
     /// The count of polls at the last look of the service thread.
-    seen: AtomicU32,
+    polls_at_last_check: AtomicU32,
     /// The raise of attention after which all CQs were swept; arrival flags were set for all later
     /// arrivals.
     swept: AtomicU32,
@@ -74,7 +74,7 @@ impl DeferredAck {
     /// Remembers QP `index`, read by pollers of `queue`, at the count `polls`. A single word holds
     /// all three values, so no order among pollers matters.
     #[inline]
-    fn note(&self, index: usize, queue: u16, polls: u32) {
+    fn record(&self, index: usize, queue: u16, polls: u32) {
         if self.0.load(Ordering::Relaxed) == 0 {
             let word = u64::from(polls) << (Self::INDEX_BITS + Self::QUEUE_BITS)
                 | u64::from(queue) << Self::INDEX_BITS
@@ -109,7 +109,7 @@ impl Attention {
             view,
             fabric,
             alert: Alert::new(),
-            seen: AtomicU32::new(0),
+            polls_at_last_check: AtomicU32::new(0),
             swept: AtomicU32::new(0),
             eager: AtomicU32::new(0),
             fruitless: AtomicU32::new(0),
@@ -149,7 +149,7 @@ impl Attention {
     pub(crate) fn may_leave(&self, index: usize, queue: u16) -> bool {
         let may = self.is_down();
         if may {
-            self.deferred_ack.note(index, queue, self.polls().load(Ordering::Relaxed));
+            self.deferred_ack.record(index, queue, self.polls().load(Ordering::Relaxed));
         }
         may
     }
@@ -219,17 +219,17 @@ impl Attention {
                 sweep(Sweep::All);
                 self.swept.store(raised, Ordering::Relaxed);
             }
-            None => sweep(Sweep::Some),
+            None => sweep(Sweep::NextFew),
         }
         true
     }
 
     /// Called by the service thread: returns how long it may sleep. Sweeps all CQs when polls have
     /// stopped.
-    pub(crate) fn settle(&self, sweep: impl FnOnce(Sweep)) -> Option<Duration> {
+    pub(crate) fn sweep_and_sleep_time(&self, sweep: impl FnOnce(Sweep)) -> Option<Duration> {
         if self.alert.raised().is_none() {
             let polls = self.polls().load(Ordering::Relaxed);
-            if self.seen.swap(polls, Ordering::Relaxed) != polls {
+            if self.polls_at_last_check.swap(polls, Ordering::Relaxed) != polls {
                 return Some(CHECK_INTERVAL);
             }
             self.raise();
@@ -266,8 +266,8 @@ mod tests {
     fn a_thread_that_polls_another_cq_for_long_is_told_once_of_deferred_work() {
         let left = DeferredAck::default();
         let now = u32::MAX - 3;
-        left.note(0, 7, now);
-        left.note(5, 7, now);
+        left.record(0, 7, now);
+        left.record(5, 7, now);
         assert_eq!(
             left.due(8, now.wrapping_add(DeferredAck::POLLS - 1)),
             None,
@@ -275,9 +275,9 @@ mod tests {
         );
         assert_eq!(left.due(8, now.wrapping_add(DeferredAck::POLLS)), Some(0));
         assert_eq!(left.due(8, now.wrapping_add(DeferredAck::POLLS)), None);
-        left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
+        left.record(soft_local::shm::layout::QPS - 1, u16::MAX, now);
         assert_eq!(left.due(u16::MAX, now.wrapping_add(DeferredAck::POLLS)), None, "its own");
-        left.note(soft_local::shm::layout::QPS - 1, u16::MAX, now);
+        left.record(soft_local::shm::layout::QPS - 1, u16::MAX, now);
         assert_eq!(left.due(0, now.wrapping_add(100)), Some(soft_local::shm::layout::QPS - 1));
     }
 

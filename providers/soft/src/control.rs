@@ -72,7 +72,7 @@ fn listen(fifo: &Fifo, stop: &EventFd, adapter: &Weak<Adapter>, path: &Path) {
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
             let Some(adapter) = adapter.upgrade() else { break };
-            obey(&adapter, &String::from_utf8_lossy(&line), path);
+            run_line(&adapter, &String::from_utf8_lossy(&line), path);
         }
         if text.len() > LONGEST {
             text.clear();
@@ -81,9 +81,9 @@ fn listen(fifo: &Fifo, stop: &EventFd, adapter: &Weak<Adapter>, path: &Path) {
     fifo.remove();
 }
 
-fn obey(adapter: &Adapter, line: &str, path: &Path) {
+fn run_line(adapter: &Adapter, line: &str, path: &Path) {
     match parse(line) {
-        Ok(statements) => adapter.obey(&statements),
+        Ok(statements) => adapter.execute_statements(&statements),
         Err(why) => {
             notice!("{}: {why}; the line is ignored", path.display());
         }

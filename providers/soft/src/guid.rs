@@ -44,7 +44,7 @@ impl AdapterGuid {
     }
 
     /// Whether a device of this adapter has the GUID.
-    pub(crate) fn has(self, guid: [u8; 8]) -> bool {
+    pub(crate) fn has_device(self, guid: [u8; 8]) -> bool {
         u64::from_be_bytes(guid) & !(DEVICES - 1) == self.0
     }
 }
@@ -81,10 +81,10 @@ mod tests {
         ];
         for (at, other) in others.iter().enumerate() {
             assert_ne!(one, *other, "{at}");
-            assert!(!one.has(other.guid(0)), "{at}");
+            assert!(!one.has_device(other.guid(0)), "{at}");
         }
         assert_ne!(one.guid(0), one.guid(1));
-        assert!(one.has(one.guid(0)) && one.has(one.guid(31)));
+        assert!(one.has_device(one.guid(0)) && one.has_device(one.guid(31)));
         assert_eq!(one.guid(0)[0] & 3, LOCAL);
     }
 

@@ -40,7 +40,7 @@ impl Adapter {
     /// Called by the service thread: reads the notifications and reports changed GIDs. Most
     /// notifications concern no GID.
     pub(crate) fn look_at_interfaces(&self) {
-        if !self.interfaces.news.get().is_some_and(AddressNews::take) {
+        if !self.interfaces.news.get().is_some_and(AddressNews::discard_all) {
             return;
         }
         let (now, cabled) = gids_and_cable(self.identity.guid());

@@ -27,7 +27,7 @@ impl Names {
             .map(Self)
     }
 
-    fn has(&self, name: &[u8]) -> bool {
+    fn contains(&self, name: &[u8]) -> bool {
         self.0.iter().any(|known| match known.strip_suffix('*') {
             Some(stem) => name.starts_with(stem.as_bytes()),
             None => name == known.as_bytes(),
@@ -53,7 +53,7 @@ impl Limits {
     /// Whether the adapter may use the addresses of this interface. (Addresses of the loopback
     /// interface are used if no other address exists.)
     pub(crate) fn has_interface(&self, name: &[u8]) -> bool {
-        self.interfaces.as_ref().is_none_or(|names| names.has(name))
+        self.interfaces.as_ref().is_none_or(|names| names.contains(name))
     }
 
     /// Whether this process may communicate with the host of this address.
@@ -73,9 +73,9 @@ mod tests {
     #[test]
     fn names_are_whole_or_stems() {
         let names = Names::parse("eth0, ens*").expect("names");
-        assert!([&b"eth0"[..], b"ens", b"ens5f0"].iter().all(|name| names.has(name)));
-        assert!(![&b"eth01"[..], b"eth", b"lo", b""].iter().any(|name| names.has(name)));
-        assert!(Names::parse("*").expect("all").has(b"anything"));
+        assert!([&b"eth0"[..], b"ens", b"ens5f0"].iter().all(|name| names.contains(name)));
+        assert!(![&b"eth01"[..], b"eth", b"lo", b""].iter().any(|name| names.contains(name)));
+        assert!(Names::parse("*").expect("all").contains(b"anything"));
         assert_eq!(Names::parse("a/b"), None);
         assert_eq!(Names::parse("sixteen-letters-"), None);
     }

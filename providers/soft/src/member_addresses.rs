@@ -17,7 +17,7 @@ impl Adapter {
         // The reported table shows the interfaces as they are, if they are watched.
         let reported = self.interfaces.reported.lock().clone();
         let gids = reported.unwrap_or_else(|| Gids::of_this_host(self.identity.guid(), 0));
-        if let Err(why) = self.fabric.note(&text(&gids)) {
+        if let Err(why) = self.fabric.publish_note(&text(&gids)) {
             notice!("{why}; those who meet there reach this process's addresses by RoCE v2");
         }
     }
@@ -47,12 +47,12 @@ impl PublishedAddresses {
             return;
         }
         let others = fabric.occupied().into_iter().filter(|slot| *slot != fabric.slot());
-        self.by_slot = others.filter_map(|slot| Some((slot, fabric.noted(slot)?))).collect();
+        self.by_slot = others.filter_map(|slot| Some((slot, fabric.note_of(slot)?))).collect();
         self.as_of = now;
     }
 
     fn slots_with(&self, gid: &[u8; 16]) -> impl Iterator<Item = u16> {
-        self.by_slot.iter().filter(|(_, note)| has(note, gid)).map(|(slot, _)| *slot)
+        self.by_slot.iter().filter(|(_, note)| note_has_address(note, gid)).map(|(slot, _)| *slot)
     }
 }
 
@@ -64,7 +64,7 @@ fn text(gids: &Gids) -> Vec<u8> {
 }
 
 /// Whether a member has the address, or a device with the address.
-fn has(note: &[u8], gid: &[u8; 16]) -> bool {
+fn note_has_address(note: &[u8], gid: &[u8; 16]) -> bool {
     let (entries, _) = note.as_chunks::<BYTES>();
     *gid != [0; BYTES]
         && entries.split_first().is_some_and(|(first, others)| {
@@ -85,15 +85,15 @@ mod tests {
         let gids = Gids::of_this_host(identity, 0);
         let note = text(&gids);
         for gid in gids.entries() {
-            assert!(has(&note, gid));
+            assert!(note_has_address(&note, gid));
         }
         let second = Gids::of_this_host(identity, 5);
-        assert!(has(&note, &second.get(0).expect("always there").raw));
+        assert!(note_has_address(&note, &second.get(0).expect("always there").raw));
         let other = Gids::of_this_host(AdapterGuid::of(&FabricConfig::new("/run/two")), 0);
-        assert!(!has(&note, &other.get(0).expect("always there").raw));
-        assert!(!has(&note, &[0; 16]) && !has(&[0; 64], &[0; 16]));
+        assert!(!note_has_address(&note, &other.get(0).expect("always there").raw));
+        assert!(!note_has_address(&note, &[0; 16]) && !note_has_address(&[0; 64], &[0; 16]));
         for len in 0..16 {
-            assert!(!has(&note[..len], gids.entries().next().expect("always there")));
+            assert!(!note_has_address(&note[..len], gids.entries().next().expect("always there")));
         }
     }
 

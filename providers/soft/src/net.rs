@@ -45,7 +45,7 @@ pub(crate) struct GidTable {
     identity: AdapterGuid,
     device: usize,
     /// The table, and the number of changes reported by then.
-    known: Mutex<(u32, Arc<Gids>)>,
+    table_and_changes: Mutex<(u32, Arc<Gids>)>,
 }
 
 impl GidTable {
@@ -59,17 +59,17 @@ impl GidTable {
         indices: &Mutex<GidIndices>,
     ) -> Self {
         let now = Self::read(identity, device, reported, indices);
-        Self { identity, device, known: Mutex::new((changes, now)) }
+        Self { identity, device, table_and_changes: Mutex::new((changes, now)) }
     }
 
     /// The table after `changes` reported changes.
-    pub(crate) fn after(
+    pub(crate) fn after_changes(
         &self,
         changes: u32,
         reported: &ReportedGids,
         indices: &Mutex<GidIndices>,
     ) -> Arc<Gids> {
-        let mut known = self.known.lock();
+        let mut known = self.table_and_changes.lock();
         if known.0 != changes {
             *known = (changes, Self::read(self.identity, self.device, reported, indices));
         }
@@ -164,7 +164,7 @@ impl Gids {
     }
 
     /// Whether `raw` is in the table.
-    pub(crate) fn has(&self, raw: &[u8; 16]) -> bool {
+    pub(crate) fn has_entry(&self, raw: &[u8; 16]) -> bool {
         self.entries().any(|entry| entry == raw)
     }
 
@@ -189,9 +189,9 @@ impl Gids {
     /// Whether `raw` is an address of this host, or of a device of this adapter.
     pub(crate) fn contains(&self, raw: &[u8; 16]) -> bool {
         let [prefix @ .., a, b, c, d, e, f, g, h] = *raw;
-        self.has(raw)
+        self.has_entry(raw)
             || is_loopback(raw)
-            || prefix == LINK_LOCAL && self.identity.has([a, b, c, d, e, f, g, h])
+            || prefix == LINK_LOCAL && self.identity.has_device([a, b, c, d, e, f, g, h])
     }
 }
 
@@ -303,11 +303,11 @@ mod tests {
     fn a_context_keeps_its_table_until_a_change_is_reported() {
         let (reported, indices) = (ReportedGids::default(), Mutex::default());
         let table = GidTable::new(3, identity(), 0, &reported, &indices);
-        let first = table.after(3, &reported, &indices);
-        assert!(Arc::ptr_eq(&first, &table.after(3, &reported, &indices)));
-        let second = table.after(4, &reported, &indices);
+        let first = table.after_changes(3, &reported, &indices);
+        assert!(Arc::ptr_eq(&first, &table.after_changes(3, &reported, &indices)));
+        let second = table.after_changes(4, &reported, &indices);
         assert!(!Arc::ptr_eq(&first, &second), "read again");
-        assert!(Arc::ptr_eq(&second, &table.after(4, &reported, &indices)));
+        assert!(Arc::ptr_eq(&second, &table.after_changes(4, &reported, &indices)));
     }
 
     #[test]
@@ -315,8 +315,8 @@ mod tests {
         let (reported, indices) = (ReportedGids::default(), Mutex::default());
         let address = interface(2, Address::V4(Ipv4Addr::new(192, 0, 2, 7)));
         *reported.lock() = Some(Gids::from_interfaces(identity(), 0, &[address]));
-        let gids =
-            GidTable::new(1, identity(), 3, &reported, &indices).after(2, &reported, &indices);
+        let gids = GidTable::new(1, identity(), 3, &reported, &indices)
+            .after_changes(2, &reported, &indices);
         assert_eq!(gids.get(0).map(|gid| gid.raw), Some(link_local(identity().guid(3))));
         assert_eq!(gids.get(1).map(|gid| gid.raw[12..] == [192, 0, 2, 7]), Some(true));
         assert_eq!(gids.get(2), None, "whatever this host has");

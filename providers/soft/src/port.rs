@@ -14,14 +14,14 @@ impl Adapter {
     /// Executes the statements given before the process joined. No device is open yet, so the port
     /// may start down, without an event.
     pub(crate) fn obey_first(&self, statements: &[Statement]) {
-        self.obey(statements);
+        self.execute_statements(statements);
         self.follow_orders();
         // The port may come up by itself: the service thread keeps the time.
         self.fabric.wake_self();
     }
 
     /// Executes statements of the user (`soft_semantics::faults::parse`).
-    pub(crate) fn obey(&self, statements: &[Statement]) {
+    pub(crate) fn execute_statements(&self, statements: &[Statement]) {
         for statement in statements {
             match *statement {
                 Statement::ImmediateFault(order) => self.port.order(order, &self.fabric),
@@ -44,7 +44,7 @@ impl Adapter {
         let mut plan = self.port.plan.lock();
         plan.add(rule);
         for qp in self.registry.all_qps() {
-            qp.requester().lock().add_fault_rules(&plan, qp.ordinal(), qp.kind());
+            qp.requester().lock().add_fault_rules(&plan, qp.ordinal(), qp.qp_type());
             qp.await_acks();
         }
     }
@@ -65,7 +65,7 @@ impl Adapter {
 
     /// Called by the service thread: executes orders. Returns the time until the next look.
     pub(crate) fn follow_orders(&self) -> Option<Duration> {
-        if !self.port.ordered.load(Ordering::Acquire) && self.port.shown.lock().until.is_none() {
+        if !self.port.ordered.load(Ordering::Acquire) && self.port.reported.lock().up_at.is_none() {
             return None;
         }
         let _one_at_a_time = self.port.carrying_out.lock();
@@ -75,7 +75,7 @@ impl Adapter {
                 self.carry_out(order);
             }
         }
-        let until = self.port.shown.lock().until?;
+        let until = self.port.reported.lock().up_at?;
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             self.show_port(false, None);
@@ -112,9 +112,9 @@ impl Adapter {
 
     /// Takes the port down, until `until` at the latest, or up.
     fn show_port(&self, down: bool, until: Option<Instant>) {
-        let mut shown = self.port.shown.lock();
-        shown.until = until;
-        if std::mem::replace(&mut shown.down, down) == down {
+        let mut shown = self.port.reported.lock();
+        shown.up_at = until;
+        if std::mem::replace(&mut shown.is_down, down) == down {
             return;
         }
         // Stored before the QPs are collected: a QP created meanwhile either reads the flag or is

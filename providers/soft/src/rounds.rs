@@ -57,7 +57,7 @@ impl Adapter {
     fn sweep(&self, which: Sweep) {
         match which {
             Sweep::All => self.registry.each_cq(|cq| cq.sweep(ServedBy::Library)),
-            Sweep::Some => {
+            Sweep::NextFew => {
                 self.registry.next_cqs().iter().for_each(|cq| cq.sweep(ServedBy::Library))
             }
         }
@@ -87,7 +87,7 @@ impl Adapter {
             // Cleared only now: otherwise a QP that still waits would wake the service thread at
             // once. A thread that watched the QP before this point changed its state under a lock
             // read below.
-            qp.marks().end_watch();
+            qp.list_marks().end_watch();
             let (waits, held_up) = {
                 let responder = qp.responder().lock();
                 (responder.deadline(), responder.recheck() && qp.is_receiving())
@@ -129,7 +129,7 @@ impl Adapter {
     fn release_pending(&self) -> Option<Duration> {
         let is_left = self.service.release_pending(|b| {
             let gone = !matches!(b.link.peer_state(b.own_qpn), PeerState::Serving(_));
-            let acked = b.link.ring.told().as_said();
+            let acked = b.link.ring.claimed_progress().as_said();
             while let Some(lent) = b.lent.front()
                 && (gone || acked.wrapping_sub(lent.seq) as i32 > 0)
             {
@@ -186,7 +186,7 @@ impl Handler for Rounds {
             adapter.flush_cut_connections(),
             adapter.release_pending(),
             adapter.retry_events(),
-            adapter.attention.settle(|which| adapter.sweep(which)),
+            adapter.attention.sweep_and_sleep_time(|which| adapter.sweep(which)),
             adapter.datagrams.take_has_waiting().then_some(RECHECK),
             adapter.datagrams.meet_late(&adapter),
             adapter.serve_wire(),

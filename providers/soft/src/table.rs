@@ -46,7 +46,7 @@ pub(crate) struct Table<T> {
     /// Unordered; the length is the number of objects, independent of their indices.
     objects: Vec<(u16, Arc<T>)>,
     /// By index: the position in `objects` plus 1, or [`FREE`] or [`RESERVED`].
-    at: Vec<u16>,
+    positions: Vec<u16>,
     free: FreeNumbers,
     /// The free indices below `named`.
     free_named: FreeNumbers,
@@ -69,7 +69,7 @@ impl<T> Table<T> {
     pub(crate) fn with_named(count: u16, named: u16) -> Self {
         Self {
             objects: vec![],
-            at: vec![FREE; count.into()],
+            positions: vec![FREE; count.into()],
             free: FreeNumbers::of(named..count),
             free_named: FreeNumbers::of(0..named),
             named,
@@ -91,13 +91,13 @@ impl<T> Table<T> {
 
     fn mark_reserved(&mut self, index: u16) -> Option<usize> {
         let index = usize::from(index);
-        *self.at.get_mut(index)? = RESERVED;
+        *self.positions.get_mut(index)? = RESERVED;
         Some(index)
     }
 
     /// Stores an object at its reserved index.
-    pub(crate) fn place(&mut self, index: usize, object: &Arc<T>) {
-        if let Some(at) = self.at.get_mut(index).filter(|at| **at == RESERVED) {
+    pub(crate) fn store_at(&mut self, index: usize, object: &Arc<T>) {
+        if let Some(at) = self.positions.get_mut(index).filter(|at| **at == RESERVED) {
             self.objects.push((index as u16, Arc::clone(object)));
             *at = self.objects.len() as u16;
         }
@@ -105,7 +105,7 @@ impl<T> Table<T> {
 
     /// Removes an object and frees its index.
     pub(crate) fn free(&mut self, index: usize) -> Option<Arc<T>> {
-        let at = std::mem::replace(self.at.get_mut(index)?, FREE);
+        let at = std::mem::replace(self.positions.get_mut(index)?, FREE);
         if at != FREE {
             let index = index as u16;
             let free = if index < self.named { &mut self.free_named } else { &mut self.free };
@@ -114,7 +114,7 @@ impl<T> Table<T> {
         let at = self.position(at)?;
         let (_, object) = self.objects.swap_remove(at);
         if let Some((moved, _)) = self.objects.get(at) {
-            self.at[usize::from(*moved)] = at as u16 + 1;
+            self.positions[usize::from(*moved)] = at as u16 + 1;
         }
         Some(object)
     }
@@ -126,7 +126,7 @@ impl<T> Table<T> {
 
     /// As `get`, without a further owner.
     pub(crate) fn peek(&self, index: usize) -> Option<&Arc<T>> {
-        let at = self.position(*self.at.get(index)?)?;
+        let at = self.position(*self.positions.get(index)?)?;
         self.objects.get(at).map(|(_, object)| object)
     }
 
@@ -135,7 +135,7 @@ impl<T> Table<T> {
         self.objects.len()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<T>> {
+    pub(crate) fn objects(&self) -> Vec<Arc<T>> {
         self.objects.iter().map(|(_, object)| Arc::clone(object)).collect()
     }
 
@@ -175,7 +175,7 @@ impl FreeNumbers {
         if self.ready.is_empty() {
             return None;
         }
-        let any = usize::from(self.random.draw()) % self.ready.len();
+        let any = usize::from(self.random.next_number()) % self.ready.len();
         let number = self.ready.swap_remove(any);
         self.end_delays(now);
         Some(number)
@@ -209,7 +209,7 @@ mod tests {
         let all: BTreeSet<usize> = std::iter::from_fn(|| table.reserve()).collect();
         assert!(all.into_iter().eq(0..100));
         assert!(table.get(7).is_none(), "reserved, not placed");
-        table.place(7, &Arc::new('b'));
+        table.store_at(7, &Arc::new('b'));
         assert_eq!(table.get(7).as_deref(), Some(&'b'));
         assert_eq!(table.count(), 1);
         assert_eq!(table.free(7).as_deref(), Some(&'b'));
@@ -235,7 +235,7 @@ mod tests {
     fn an_index_comes_back_late() {
         let mut table = Table::new(3);
         let first = table.reserve().expect("room");
-        table.place(first, &Arc::new('a'));
+        table.store_at(first, &Arc::new('a'));
         assert_eq!(table.free(first).as_deref(), Some(&'a'));
         let others = [table.reserve(), table.reserve()];
         assert!(!others.contains(&Some(first)) && !others.contains(&None), "{others:?}");
@@ -294,19 +294,19 @@ mod tests {
         let mut model = std::collections::BTreeMap::new();
         let mut random = Unguessable::new();
         for n in 0..20_000_u32 {
-            if random.draw().is_multiple_of(2)
+            if random.next_number().is_multiple_of(2)
                 && let Some(index) = table.reserve()
             {
                 assert!(model.insert(index, n).is_none(), "{index} was taken");
-                table.place(index, &Arc::new(n));
+                table.store_at(index, &Arc::new(n));
             } else {
-                let index = usize::from(random.draw()) % 512;
+                let index = usize::from(random.next_number()) % 512;
                 assert_eq!(table.free(index).as_deref().copied(), model.remove(&index));
             }
-            let index = usize::from(random.draw()) % 512;
+            let index = usize::from(random.next_number()) % 512;
             assert_eq!(table.get(index).as_deref(), model.get(&index));
         }
-        let mut all: Vec<u32> = table.all().iter().map(|n| **n).collect();
+        let mut all: Vec<u32> = table.objects().iter().map(|n| **n).collect();
         all.sort_unstable();
         let mut expected: Vec<u32> = model.into_values().collect();
         expected.sort_unstable();

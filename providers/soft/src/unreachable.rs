@@ -36,8 +36,10 @@ const USER: u8 = 1 << 7;
 
 impl UnreachableReports {
     fn is_first_report(&self, kind: u8) -> bool {
-        let said = self.told.load(Ordering::Relaxed) & kind != 0;
-        !said && self.told.fetch_or(kind, Ordering::Relaxed) & kind == 0 && !config::is_quiet()
+        let said = self.reported_kinds.load(Ordering::Relaxed) & kind != 0;
+        !said
+            && self.reported_kinds.fetch_or(kind, Ordering::Relaxed) & kind == 0
+            && !config::is_quiet()
     }
 
     /// Reports a route to `gid`, which is not an address of this host.
@@ -162,7 +164,7 @@ fn reached(adapter: &Adapter, what: &str) -> String {
         None => format!("user {}", process::user()),
     };
     let mut text = format!(": {what} ({who} in {}", fabric.directory().display());
-    let others = fabric.others();
+    let others = fabric.other_directories();
     for (at, other) in others.iter().take(MOST).enumerate() {
         let before = if at == 0 { "; others meet in" } else { "," };
         let _ = write!(text, "{before} {}", other.display());

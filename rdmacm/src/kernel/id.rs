@@ -359,3 +359,42 @@ pub(super) fn probe(ps: rdma_port_space, address: &GivenAddress) -> Result<bool,
     let _gone = destroy(&id);
     bound.map(|()| found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IBTA 1.7 15.2.5.16: selectors, the number of paths and the class of service share bytes and
+    /// words with the values that a program gets.
+    #[test]
+    fn a_path_in_wire_format_is_unpacked() {
+        let record = ibv_path_record {
+            service_id: 0,
+            dgid: ibv_gid { raw: [1; 16] },
+            sgid: ibv_gid { raw: [2; 16] },
+            dlid: 3_u16.to_be(),
+            slid: 4_u16.to_be(),
+            flowlabel_hoplimit: 0x0abc_de40_u32.to_be(),
+            tclass: 5,
+            reversible_numpath: 0x81,
+            pkey: 0xffff,
+            qosclass_sl: 0xabc6_u16.to_be(),
+            mtu: 0x84,
+            rate: 0x83,
+            packetlifetime: 0x92,
+            preference: 7,
+            reserved: [0; 6],
+        };
+        let unpacked = path(&ibv_path_data { flags: IB_PATH_PRIMARY, reserved: 0, path: record });
+        assert_eq!((unpacked.dlid, unpacked.slid), (3_u16.to_be(), 4_u16.to_be()));
+        assert_eq!((u32::from_be(unpacked.flow_label), unpacked.hop_limit), (0x000a_bcde, 0x40));
+        assert_eq!((unpacked.traffic_class, unpacked.reversible, unpacked.numb_path), (5, 1, 1));
+        assert_eq!((unpacked.pkey, unpacked.sl), (0xffff, 6));
+        assert_eq!((unpacked.mtu_selector, unpacked.mtu), (2, 4));
+        assert_eq!((unpacked.rate_selector, unpacked.rate), (2, 3));
+        assert_eq!((unpacked.packet_life_time_selector, unpacked.packet_life_time), (2, 18));
+        assert_eq!(u32::from(unpacked.preference), IB_PATH_PRIMARY);
+        let one_way = ibv_path_record { reversible_numpath: 1, ..record };
+        assert_eq!(path(&ibv_path_data { flags: 0, reserved: 0, path: one_way }).reversible, 0);
+    }
+}

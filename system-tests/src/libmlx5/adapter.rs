@@ -482,8 +482,11 @@ impl Post {
         }
         let is_send = matches!(self.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
         let to = (self.remote as u32 & 0xff_ffff, self.rkey);
-        if is_send && found.to.qpn != 0 && (found.to.qpn, found.to.qkey) != to {
-            return Err(format!("{to:x?} became {:x?}", found.to));
+        if is_send
+            && found.destination.qpn != 0
+            && (found.destination.qpn, found.destination.qkey) != to
+        {
+            return Err(format!("{to:x?} became {:x?}", found.destination));
         }
         let expected = Ticket::of(found.wr_id).map(|ticket| matches!(ticket, Ticket::Send { .. }));
         if expected == Some(true) { Ok(()) } else { Err("no ticket".to_owned()) }

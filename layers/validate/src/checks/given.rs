@@ -212,13 +212,16 @@ pub(crate) mod testing {
     }
 
     /// Runs `judge` with these facts.
-    pub(crate) fn judged(counts: ObjectCounts, judge: impl FnOnce(&Facts<'_>) -> Judged) -> Judged {
+    pub(crate) fn judge_with(
+        counts: ObjectCounts,
+        judge: impl FnOnce(&Facts<'_>) -> Judged,
+    ) -> Judged {
         let (device, ports) = device();
         judge(&Facts { device: Some(&device), ports: &ports, vectors: 1, counts })
     }
 
     /// The texts of the wrong arguments.
-    pub(crate) fn wrong(given: &Judged) -> Vec<&str> {
+    pub(crate) fn wrong_texts(given: &Judged) -> Vec<&str> {
         given.wrong_arguments.iter().map(|finding| finding.text.as_str()).collect()
     }
 }

@@ -345,13 +345,13 @@ pub(crate) fn advise(advice: u32, flags: u32, has_list: bool, count: u32) -> Jud
 mod tests {
     use super::*;
     use crate::checks::given::ObjectCounts;
-    use crate::checks::given::testing::{judged, wrong};
+    use crate::checks::given::testing::{judge_with, wrong_texts};
 
     const GOOD: Registration =
         Registration { addr: 0x10_0000, length: 4096, iova: 0x10_0000, access: 1 };
 
     fn refused(asked: Registration, errno: i32) -> Judged {
-        judged(ObjectCounts { regions: 5, ..ObjectCounts::default() }, |facts| {
+        judge_with(ObjectCounts { regions: 5, ..ObjectCounts::default() }, |facts| {
             register(facts, &asked, errno, "")
         })
     }
@@ -369,28 +369,31 @@ mod tests {
     #[test]
     fn memory_that_is_not_mapped_is_named_by_its_page() {
         let given = refused(GOOD, libc::EFAULT);
-        assert_eq!(wrong(&given), ["the page 0x100000 is not mapped (/proc/self/maps)"]);
+        assert_eq!(wrong_texts(&given), ["the page 0x100000 is not mapped (/proc/self/maps)"]);
     }
 
     #[test]
     fn read_only_memory_is_named_with_its_rights() {
         let maps = "100000-102000 r--p 00000000 00:00 0 \n";
         let given =
-            judged(ObjectCounts::default(), |facts| register(facts, &GOOD, libc::EFAULT, maps));
+            judge_with(ObjectCounts::default(), |facts| register(facts, &GOOD, libc::EFAULT, maps));
         let text = "the page 0x100000 of anonymous memory has the rights r--p (/proc/self/maps)";
-        assert_eq!(wrong(&given), [text]);
+        assert_eq!(wrong_texts(&given), [text]);
         assert!(given.wrong_arguments[0].remedy.contains("IBV_ACCESS_LOCAL_WRITE"));
     }
 
     #[test]
     fn as_many_regions_as_the_device_has_are_told() {
-        assert_eq!(wrong(&refused(GOOD, libc::ENOMEM)), ["5 regions are open, and max_mr is 5"]);
+        assert_eq!(
+            wrong_texts(&refused(GOOD, libc::ENOMEM)),
+            ["5 regions are open, and max_mr is 5"]
+        );
     }
 
     #[test]
     fn an_unknown_right_is_told_with_its_bit() {
         let given = refused(Registration { access: 0x1001, ..GOOD }, libc::EINVAL);
-        assert!(wrong(&given)[0].contains("0x1000"), "{given:?}");
+        assert!(wrong_texts(&given)[0].contains("0x1000"), "{given:?}");
         let optional = refused(Registration { access: 1 | 1 << 20, ..GOOD }, libc::EINVAL);
         assert!(optional.wrong_arguments.is_empty(), "a kernel may ignore it");
     }
@@ -410,20 +413,20 @@ mod tests {
         let at = u64::MAX - 63;
         let given = refused(Registration { addr: at, iova: at, length: 128, ..GOOD }, libc::EINVAL);
         assert_eq!(given.wrong_arguments.len(), 2, "addr and iova");
-        assert!(wrong(&given)[0].starts_with("addr 0xffffffffffffffc0 + length 0x80"));
+        assert!(wrong_texts(&given)[0].starts_with("addr 0xffffffffffffffc0 + length 0x80"));
     }
 
     #[test]
     fn a_region_longer_than_the_device_takes_is_told() {
         let given = refused(Registration { length: (1 << 30) + 1, ..GOOD }, libc::EINVAL);
-        assert!(wrong(&given)[0].contains("max_mr_size"));
+        assert!(wrong_texts(&given)[0].contains("max_mr_size"));
     }
 
     #[test]
     fn all_memory_needs_no_address_and_pages_on_demand() {
         let all = u64::try_from(usize::MAX).expect("64 bits");
         let given = refused(Registration { length: all, ..GOOD }, libc::EINVAL);
-        assert!(wrong(&given)[0].contains("stands for all memory"));
+        assert!(wrong_texts(&given)[0].contains("stands for all memory"));
         let good = Registration { addr: 0, iova: 0, length: all, access: 1 | 1 << 6 };
         assert!(refused(good, libc::EINVAL).wrong_arguments.is_empty());
     }
@@ -435,7 +438,7 @@ mod tests {
     }
 
     fn again(flags: u32, errno: i32, other: bool) -> Judged {
-        judged(ObjectCounts::default(), |facts| {
+        judge_with(ObjectCounts::default(), |facts| {
             register_again(facts, flags, &GOOD, other, errno, "")
         })
     }
@@ -443,21 +446,21 @@ mod tests {
     #[test]
     fn registering_again_needs_flags() {
         assert_eq!(again(0, libc::EINVAL, false).wrong_arguments[0].id, Some(Id::Mr18));
-        assert!(wrong(&again(8, libc::EINVAL, false))[0].contains("0x8"));
-        assert!(wrong(&again(2, libc::EINVAL, true))[0].contains("another context"));
-        assert!(wrong(&again(4, libc::EBUSY, false))[0].contains("windows"));
-        assert!(wrong(&again(1, libc::EFAULT, false))[0].contains("not mapped"));
+        assert!(wrong_texts(&again(8, libc::EINVAL, false))[0].contains("0x8"));
+        assert!(wrong_texts(&again(2, libc::EINVAL, true))[0].contains("another context"));
+        assert!(wrong_texts(&again(4, libc::EBUSY, false))[0].contains("windows"));
+        assert!(wrong_texts(&again(1, libc::EFAULT, false))[0].contains("not mapped"));
     }
 
     #[test]
     fn a_region_with_windows_is_busy() {
-        assert!(wrong(&deregister(libc::EBUSY))[0].contains("windows"));
-        assert!(wrong(&deregister(libc::EINVAL))[0].contains("imported"));
+        assert!(wrong_texts(&deregister(libc::EBUSY))[0].contains("windows"));
+        assert!(wrong_texts(&deregister(libc::EINVAL))[0].contains("imported"));
     }
 
     #[test]
     fn device_memory_is_used_in_words_and_from_0() {
-        let given = judged(ObjectCounts::default(), |facts| {
+        let given = judge_with(ObjectCounts::default(), |facts| {
             register_device_memory(facts, 2, 8, 1, libc::EINVAL)
         });
         assert_eq!(given.wrong_arguments.len(), 2, "{given:?}");
@@ -469,16 +472,16 @@ mod tests {
     #[test]
     fn a_window_has_type_1_or_2_and_the_device_has_so_many() {
         let with = |kind, errno, windows| {
-            judged(ObjectCounts { windows, ..ObjectCounts::default() }, |facts| {
+            judge_with(ObjectCounts { windows, ..ObjectCounts::default() }, |facts| {
                 allocate_window(facts, kind, errno)
             })
         };
         assert_eq!(
-            wrong(&with(9, libc::EINVAL, 0)),
+            wrong_texts(&with(9, libc::EINVAL, 0)),
             ["type 9 is not in 1..=2 (IBV_MW_TYPE_1 and IBV_MW_TYPE_2)"]
         );
-        assert!(wrong(&with(1, libc::EINVAL, 0))[0].contains("no windows of type 1"));
-        assert!(wrong(&with(2, libc::ENOMEM, 2))[0].contains("max_mw is 2"));
+        assert!(wrong_texts(&with(1, libc::EINVAL, 0))[0].contains("no windows of type 1"));
+        assert!(wrong_texts(&with(2, libc::ENOMEM, 2))[0].contains("max_mw is 2"));
     }
 
     #[test]
@@ -487,19 +490,24 @@ mod tests {
         let good = Binding { region: Some(region), addr: 0x1000, length: 0x1000, access: 2 };
         let told = |asked: Binding| bind_window(&asked, libc::EINVAL);
         assert!(told(good).wrong_arguments.is_empty());
-        assert!(wrong(&told(Binding { region: None, ..good }))[0].contains("NULL"));
-        assert!(wrong(&told(Binding { length: 0x1001, ..good }))[0].contains("not within"));
-        assert!(wrong(&told(Binding { access: 1, ..good }))[0].contains("mw_access_flags"));
+        assert!(wrong_texts(&told(Binding { region: None, ..good }))[0].contains("NULL"));
+        assert!(wrong_texts(&told(Binding { length: 0x1001, ..good }))[0].contains("not within"));
+        assert!(wrong_texts(&told(Binding { access: 1, ..good }))[0].contains("mw_access_flags"));
         let unbindable = BoundTo { access: Some(1), ..region };
-        assert!(wrong(&told(Binding { region: Some(unbindable), ..good }))[0].contains("MW_BIND"));
+        assert!(
+            wrong_texts(&told(Binding { region: Some(unbindable), ..good }))[0].contains("MW_BIND")
+        );
         let read_only = BoundTo { access: Some(0x10), ..region };
         assert!(
-            wrong(&told(Binding { region: Some(read_only), ..good }))[0].contains("LOCAL_WRITE")
+            wrong_texts(&told(Binding { region: Some(read_only), ..good }))[0]
+                .contains("LOCAL_WRITE")
         );
         let based = BoundTo { access: Some(0x31), ..region };
-        assert!(wrong(&told(Binding { region: Some(based), ..good }))[0].contains("zero-based"));
+        assert!(
+            wrong_texts(&told(Binding { region: Some(based), ..good }))[0].contains("zero-based")
+        );
         assert!(told(Binding { length: 0, region: None, ..good }).wrong_arguments.is_empty());
-        assert!(wrong(&bind_window(&good, libc::ENOMEM))[0].contains("send queue is full"));
+        assert!(wrong_texts(&bind_window(&good, libc::ENOMEM))[0].contains("send queue is full"));
     }
 
     #[test]

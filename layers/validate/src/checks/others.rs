@@ -259,19 +259,19 @@ pub(crate) fn busy(errno: i32, users: &str) -> Judged {
 mod tests {
     use super::*;
     use crate::checks::given::ObjectCounts;
-    use crate::checks::given::testing::{judged, wrong};
+    use crate::checks::given::testing::{judge_with, wrong_texts};
 
     #[test]
     fn as_many_domains_as_the_device_makes_are_told() {
-        let given = judged(ObjectCounts { pds: 2, ..ObjectCounts::default() }, |facts| {
+        let given = judge_with(ObjectCounts { pds: 2, ..ObjectCounts::default() }, |facts| {
             alloc_pd(facts, libc::ENOMEM)
         });
-        assert_eq!(wrong(&given), ["2 PDs are open, and max_pd is 2"]);
+        assert_eq!(wrong_texts(&given), ["2 PDs are open, and max_pd is 2"]);
     }
 
     #[test]
     fn a_parent_domain_is_over_a_pd() {
-        assert_eq!(wrong(&alloc_parent_domain(0, false)), ["pd is NULL"]);
+        assert_eq!(wrong_texts(&alloc_parent_domain(0, false)), ["pd is NULL"]);
         assert_eq!(alloc_parent_domain(0x10, true).wrong_arguments.len(), 1);
         assert_eq!(only_mask(4).wrong_arguments.len(), 1);
     }
@@ -281,18 +281,18 @@ mod tests {
         let good = ibv_xrcd_init_attr { comp_mask: 3, fd: -1, oflags: libc::O_CREAT };
         assert!(open_xrcd(&good, false).wrong_arguments.is_empty());
         let closed = ibv_xrcd_init_attr { fd: 77, ..good };
-        assert_eq!(wrong(&open_xrcd(&closed, false)), ["fd 77 is no open file"]);
+        assert_eq!(wrong_texts(&open_xrcd(&closed, false)), ["fd 77 is no open file"]);
         let first = ibv_xrcd_init_attr { oflags: 0, ..good };
-        assert!(wrong(&open_xrcd(&first, false))[0].contains("O_CREAT"));
+        assert!(wrong_texts(&open_xrcd(&first, false))[0].contains("O_CREAT"));
         let odd = ibv_xrcd_init_attr { comp_mask: 4, fd: -1, oflags: 1 };
         assert_eq!(open_xrcd(&odd, false).wrong_arguments.len(), 3);
     }
 
     #[test]
     fn a_port_is_one_of_the_device() {
-        let of = |port| judged(ObjectCounts::default(), |facts| query_port(facts, port));
+        let of = |port| judge_with(ObjectCounts::default(), |facts| query_port(facts, port));
         assert_eq!(
-            wrong(&of(2)),
+            wrong_texts(&of(2)),
             ["port_num 2 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
         );
         assert!(of(1).wrong_arguments.is_empty());
@@ -301,7 +301,7 @@ mod tests {
     #[test]
     fn what_is_imported_is_named_by_its_handle() {
         assert_eq!(
-            wrong(&import("PD", 0x42)),
+            wrong_texts(&import("PD", 0x42)),
             ["the device that was imported has no PD of handle 0x42"]
         );
     }
@@ -318,7 +318,7 @@ mod tests {
             flags: 0,
         };
         let of = |attr: ibv_flow_attr| {
-            judged(ObjectCounts::default(), |facts| create_flow(facts, &attr))
+            judge_with(ObjectCounts::default(), |facts| create_flow(facts, &attr))
         };
         assert!(of(good).wrong_arguments.is_empty());
         let odd = ibv_flow_attr { comp_mask: 1, type_: 9, size: 3, port: 0, flags: 0x80, ..good };
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn counters_are_attached_before_they_are_used() {
         assert_eq!(attach_counters(7, 0, 1, libc::EINVAL).wrong_arguments.len(), 2);
-        assert!(wrong(&attach_counters(0, 0, 0, libc::EBUSY))[0].contains("steering rule"));
+        assert!(wrong_texts(&attach_counters(0, 0, 0, libc::EBUSY))[0].contains("steering rule"));
         assert_eq!(read_counters(0, 4).wrong_arguments.len(), 2);
         assert!(read_counters(1, 1).wrong_arguments.is_empty());
     }
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn what_is_busy_says_by_what() {
         assert_eq!(
-            wrong(&busy(libc::EBUSY, "indirection tables")),
+            wrong_texts(&busy(libc::EBUSY, "indirection tables")),
             ["indirection tables still use it"]
         );
         assert!(busy(libc::EINVAL, "indirection tables").wrong_arguments.is_empty());
@@ -347,27 +347,30 @@ mod tests {
         let least = size_of::<ibv_device_attr>();
         assert!(query_device(least, None).wrong_arguments.is_empty());
         let text = format!("attr_size 8 is less than {least}, the bytes of struct ibv_device_attr");
-        assert_eq!(wrong(&query_device(8, None)), [text]);
+        assert_eq!(wrong_texts(&query_device(8, None)), [text]);
     }
 
     #[test]
     fn the_input_of_a_device_query_has_no_bits() {
         assert!(query_device(4096, Some(0)).wrong_arguments.is_empty());
         let given = query_device(4096, Some(2));
-        assert_eq!(wrong(&given), ["input.comp_mask 0x2 has the bits 0x2; there are 0x0"]);
+        assert_eq!(wrong_texts(&given), ["input.comp_mask 0x2 has the bits 0x2; there are 0x0"]);
     }
 
     #[test]
     fn only_the_raw_clock_is_queried() {
         assert!(query_values(1).wrong_arguments.is_empty());
-        assert_eq!(wrong(&query_values(6)), ["comp_mask 0x6 has the bits 0x6; there are 0x1"]);
+        assert_eq!(
+            wrong_texts(&query_values(6)),
+            ["comp_mask 0x6 has the bits 0x6; there are 0x1"]
+        );
     }
 
     #[test]
     fn a_completion_counter_counts_requests_or_bytes() {
         assert!(create_counter(0, 1, 0).wrong_arguments.is_empty());
         assert_eq!(
-            wrong(&create_counter(0, 2, 0)),
+            wrong_texts(&create_counter(0, 2, 0)),
             ["type 2 is not in 0..=1 (ibv_comp_cntr_type)"]
         );
     }
@@ -380,7 +383,10 @@ mod tests {
     #[test]
     fn a_counter_has_no_number_above_the_largest() {
         let given = change_counter("amount", 1 << 40, libc::EINVAL);
-        assert_eq!(wrong(&given), ["amount 1099511627776 brings the counter above max_value"]);
+        assert_eq!(
+            wrong_texts(&given),
+            ["amount 1099511627776 brings the counter above max_value"]
+        );
         assert!(given.wrong_arguments[0].remedy.contains("ibv_query_comp_cntr_caps"));
     }
 
@@ -392,8 +398,8 @@ mod tests {
     #[test]
     fn the_number_of_a_counter_needs_an_address() {
         assert!(read_counter(true).wrong_arguments.is_empty());
-        assert_eq!(wrong(&read_counter(false)), ["value is NULL"]);
-        assert_eq!(wrong(&query_counter_limits(false)), ["caps is NULL"]);
+        assert_eq!(wrong_texts(&read_counter(false)), ["value is NULL"]);
+        assert_eq!(wrong_texts(&query_counter_limits(false)), ["caps is NULL"]);
     }
 
     const ESP: EspAction = EspAction {
@@ -416,21 +422,24 @@ mod tests {
     #[test]
     fn a_new_esp_action_needs_attributes_and_a_key() {
         let bare = EspAction { has_attr: false, keymat_len: 0, ..ESP };
-        assert_eq!(wrong(&esp_action(&bare, true)), ["esp_attr is NULL", "keymat_len is 0"]);
+        assert_eq!(wrong_texts(&esp_action(&bare, true)), ["esp_attr is NULL", "keymat_len is 0"]);
         assert!(esp_action(&bare, false).wrong_arguments.is_empty(), "a change may keep both");
     }
 
     #[test]
     fn an_esp_action_has_bytes_where_it_says_so() {
         let empty = EspAction { has_keymat: false, replay_proto: 1, replay_len: 8, ..ESP };
-        assert_eq!(wrong(&esp_action(&empty, true)), ["keymat_ptr is NULL", "replay_ptr is NULL"]);
+        assert_eq!(
+            wrong_texts(&esp_action(&empty, true)),
+            ["keymat_ptr is NULL", "replay_ptr is NULL"]
+        );
     }
 
     #[test]
     fn an_esp_action_has_known_protocols_and_bits() {
         let odd = EspAction { comp_mask: 8, keymat_proto: 1, replay_proto: 2, ..ESP };
         assert_eq!(
-            wrong(&esp_action(&odd, true)),
+            wrong_texts(&esp_action(&odd, true)),
             [
                 "comp_mask 0x8 has the bits 0x8; there are 0x1",
                 "keymat_proto 1 is not in 0..=0 (AES_GCM is 0)",

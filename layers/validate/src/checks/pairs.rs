@@ -287,7 +287,7 @@ pub(crate) fn destroy_qp(groups: u32) -> Judged {
 mod tests {
     use super::*;
     use crate::checks::given::ObjectCounts;
-    use crate::checks::given::testing::{judged, wrong};
+    use crate::checks::given::testing::{judge_with, wrong_texts};
     use abi::{IBV_QPT_RC, IBV_QPT_UC};
 
     const GOOD: WantedQp = WantedQp {
@@ -309,7 +309,7 @@ mod tests {
     };
 
     fn qp(asked: WantedQp, errno: i32) -> Judged {
-        judged(ObjectCounts { qps: 4, ..ObjectCounts::default() }, |facts| {
+        judge_with(ObjectCounts { qps: 4, ..ObjectCounts::default() }, |facts| {
             create_qp(facts, &asked, errno)
         })
     }
@@ -318,11 +318,11 @@ mod tests {
     fn a_qp_needs_its_queues() {
         assert!(qp(GOOD, libc::EINVAL).wrong_arguments.is_empty());
         let none = WantedQp { has_send_cq: false, has_recv_cq: false, ..GOOD };
-        assert_eq!(wrong(&qp(none, libc::EINVAL)), ["send_cq is NULL", "recv_cq is NULL"]);
+        assert_eq!(wrong_texts(&qp(none, libc::EINVAL)), ["send_cq is NULL", "recv_cq is NULL"]);
         let sends = WantedQp { qp_type: IBV_QPT_XRC_SEND, has_recv_cq: false, ..GOOD };
         assert!(qp(sends, libc::EINVAL).wrong_arguments.is_empty(), "it receives nothing");
         let receives = WantedQp { qp_type: IBV_QPT_XRC_RECV, ..none };
-        assert_eq!(wrong(&qp(receives, libc::EINVAL)), ["xrcd is NULL"]);
+        assert_eq!(wrong_texts(&qp(receives, libc::EINVAL)), ["xrcd is NULL"]);
         assert_eq!(qp(WantedQp { has_pd: false, ..GOOD }, libc::EINVAL).wrong_arguments.len(), 1);
     }
 
@@ -338,7 +338,7 @@ mod tests {
         let given = qp(WantedQp { cap: large, ..GOOD }, libc::EINVAL);
         assert_eq!(given.wrong_arguments.len(), 4);
         assert_eq!(
-            wrong(&given)[0],
+            wrong_texts(&given)[0],
             "cap.max_send_wr 101 is not in 0..=100 (max_qp_wr of ibv_query_device)"
         );
         let shares = WantedQp { cap: large, has_srq: true, ..GOOD };
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn as_many_qps_as_the_device_makes_are_told() {
-        assert_eq!(wrong(&qp(GOOD, libc::ENOMEM)), ["4 QPs are open, and max_qp is 4"]);
+        assert_eq!(wrong_texts(&qp(GOOD, libc::ENOMEM)), ["4 QPs are open, and max_qp is 4"]);
     }
 
     #[test]
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_qp_is_opened_by_its_number_in_its_domain() {
-        assert!(wrong(&open_qp(0xb, IBV_QPT_XRC_RECV, true, 0x42))[0].contains("0x42"));
+        assert!(wrong_texts(&open_qp(0xb, IBV_QPT_XRC_RECV, true, 0x42))[0].contains("0x42"));
         assert_eq!(open_qp(0x11, IBV_QPT_UC, false, 1).wrong_arguments.len(), 4);
     }
 
@@ -374,7 +374,7 @@ mod tests {
     };
 
     fn ah(asked: Address, errno: i32) -> Judged {
-        judged(ObjectCounts { ahs: 2, ..ObjectCounts::default() }, |facts| {
+        judge_with(ObjectCounts { ahs: 2, ..ObjectCounts::default() }, |facts| {
             create_ah(facts, &asked, errno)
         })
     }
@@ -383,30 +383,32 @@ mod tests {
     fn an_address_has_a_port_and_an_entry_of_its_gid_table() {
         assert!(ah(ADDRESS, libc::EINVAL).wrong_arguments.is_empty());
         assert_eq!(
-            wrong(&ah(Address { port: 9, ..ADDRESS }, libc::EINVAL)),
+            wrong_texts(&ah(Address { port: 9, ..ADDRESS }, libc::EINVAL)),
             ["port_num 9 is not in 1..=1 (phys_port_cnt of ibv_query_device)"]
         );
         let empty = Address { sgid_index: 31, is_empty: true, ..ADDRESS };
         assert_eq!(
-            wrong(&ah(empty, libc::EINVAL)),
+            wrong_texts(&ah(empty, libc::EINVAL)),
             ["grh.sgid_index 31: that entry of the port's GID table is empty"]
         );
         let beyond = Address { sgid_index: 32, is_empty: true, ..ADDRESS };
-        assert!(wrong(&ah(beyond, libc::EINVAL))[0].contains("0..=31"));
-        assert!(wrong(&ah(Address { sl: 16, ..ADDRESS }, libc::EINVAL))[0].contains("4 bits"));
+        assert!(wrong_texts(&ah(beyond, libc::EINVAL))[0].contains("0..=31"));
+        assert!(
+            wrong_texts(&ah(Address { sl: 16, ..ADDRESS }, libc::EINVAL))[0].contains("4 bits")
+        );
     }
 
     #[test]
     fn an_address_without_a_route_has_a_check_of_its_own() {
         let given = ah(Address { is_global: false, ..ADDRESS }, libc::EINVAL);
         assert_eq!(given.wrong_arguments[0].id, Some(Id::Qp05));
-        assert_eq!(wrong(&given), ["is_global is 0, and the port is Ethernet"]);
+        assert_eq!(wrong_texts(&given), ["is_global is 0, and the port is Ethernet"]);
     }
 
     #[test]
     fn as_many_address_handles_as_the_device_makes_are_told() {
         assert_eq!(
-            wrong(&ah(ADDRESS, libc::ENOMEM)),
+            wrong_texts(&ah(ADDRESS, libc::ENOMEM)),
             ["2 address handles are open, and max_ah is 2"]
         );
     }
@@ -415,17 +417,22 @@ mod tests {
     fn groups_are_for_datagrams_and_have_gids_of_their_own() {
         let group: Ipv6Addr = "ff0e::1".parse().expect("an address");
         let of = |kind, gid, detaches, errno| {
-            judged(ObjectCounts::default(), |facts| multicast(facts, kind, gid, detaches, 1, errno))
+            judge_with(ObjectCounts::default(), |facts| {
+                multicast(facts, kind, gid, detaches, 1, errno)
+            })
         };
         let given = of(IBV_QPT_RC, group, false, libc::EINVAL);
         assert_eq!(given.wrong_arguments[0].id, Some(Id::Ob03));
         assert!(
-            wrong(&of(IBV_QPT_UD, Ipv6Addr::LOCALHOST, false, libc::EINVAL))[0]
+            wrong_texts(&of(IBV_QPT_UD, Ipv6Addr::LOCALHOST, false, libc::EINVAL))[0]
                 .contains("no group")
         );
-        assert!(wrong(&of(IBV_QPT_UD, group, true, libc::EINVAL))[0].contains("not attached"));
         assert!(
-            wrong(&of(IBV_QPT_UD, group, false, libc::ENOMEM))[0].contains("max_mcast_grp is 2")
+            wrong_texts(&of(IBV_QPT_UD, group, true, libc::EINVAL))[0].contains("not attached")
+        );
+        assert!(
+            wrong_texts(&of(IBV_QPT_UD, group, false, libc::ENOMEM))[0]
+                .contains("max_mcast_grp is 2")
         );
         assert!(of(IBV_QPT_UD, group, false, libc::EINVAL).wrong_arguments.is_empty());
     }
@@ -433,19 +440,19 @@ mod tests {
     #[test]
     fn a_qp_that_is_busy_is_in_a_group_or_in_a_rule() {
         assert_eq!(destroy_qp(2).wrong_arguments[0].id, Some(Id::Ob03));
-        assert!(wrong(&destroy_qp(0))[0].contains("ibv_create_flow"));
+        assert!(wrong_texts(&destroy_qp(0))[0].contains("ibv_create_flow"));
     }
 
     #[test]
     fn a_qp_is_queried_by_known_bits() {
         assert!(query_qp(1, true, true).wrong_arguments.is_empty());
         let given = query_qp(1 << 30, true, true);
-        assert!(wrong(&given)[0].starts_with("attr_mask 0x40000000 has the bits 0x40000000"));
+        assert!(wrong_texts(&given)[0].starts_with("attr_mask 0x40000000 has the bits 0x40000000"));
     }
 
     #[test]
     fn a_query_of_a_qp_needs_both_structures() {
-        assert_eq!(wrong(&query_qp(1, false, false)), ["attr is NULL", "init_attr is NULL"]);
+        assert_eq!(wrong_texts(&query_qp(1, false, false)), ["attr is NULL", "init_attr is NULL"]);
     }
 
     const ECE: ibv_ece = ibv_ece { vendor_id: 0x15b3, options: 3, comp_mask: 0 };
@@ -454,7 +461,7 @@ mod tests {
     fn ece_options_are_set_before_rtr() {
         assert!(ece(Some(IBV_QPS_INIT), true, &ECE).wrong_arguments.is_empty());
         assert_eq!(
-            wrong(&ece(Some(IBV_QPS_RTS), true, &ECE)),
+            wrong_texts(&ece(Some(IBV_QPS_RTS), true, &ECE)),
             ["the QP is in RTS: options are set before RTR"]
         );
         assert!(
@@ -480,7 +487,7 @@ mod tests {
     fn only_a_qp_in_rts_has_a_rate() {
         assert!(rate_limit(Some(IBV_QPS_RTS), &RATE).wrong_arguments.is_empty());
         assert_eq!(
-            wrong(&rate_limit(Some(IBV_QPS_INIT), &RATE)),
+            wrong_texts(&rate_limit(Some(IBV_QPS_INIT), &RATE)),
             ["the QP is in INIT, and only a QP in RTS has a rate"]
         );
     }
@@ -489,7 +496,7 @@ mod tests {
     fn a_rate_has_no_mask() {
         let odd = ibv_qp_rate_limit_attr { comp_mask: 1, ..RATE };
         assert_eq!(
-            wrong(&rate_limit(None, &odd)),
+            wrong_texts(&rate_limit(None, &odd)),
             ["comp_mask 0x1 has the bits 0x1; there are 0x0"]
         );
     }
@@ -498,16 +505,19 @@ mod tests {
     fn an_attached_counter_counts_known_operations() {
         assert!(attach_counter(0, 0x3f, libc::EINVAL).wrong_arguments.is_empty());
         assert_eq!(
-            wrong(&attach_counter(0, 0x41, libc::EINVAL)),
+            wrong_texts(&attach_counter(0, 0x41, libc::EINVAL)),
             ["op_mask 0x41 has the bits 0x40; there are 0x3f"]
         );
         let none = attach_counter(0, 0, libc::EINVAL);
-        assert_eq!(wrong(&none), ["op_mask 0 names no operation"]);
+        assert_eq!(wrong_texts(&none), ["op_mask 0 names no operation"]);
     }
 
     #[test]
     fn a_counter_in_use_is_told() {
         let given = attach_counter(0, 1, libc::EBUSY);
-        assert_eq!(wrong(&given), ["the counter, or the operation of the QP, is in use already"]);
+        assert_eq!(
+            wrong_texts(&given),
+            ["the counter, or the operation of the QP, is in use already"]
+        );
     }
 }

@@ -58,7 +58,7 @@ pub(crate) fn post(asked: &Posted<'_>, errno: i32) -> Judged {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::given::testing::wrong;
+    use crate::checks::given::testing::wrong_texts;
 
     const GOOD: Posted<'_> = Posted {
         opcode: "SEND",
@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn a_full_queue_is_told_with_its_length() {
         let given = post(&Posted { in_flight: 32, ..GOOD }, libc::ENOMEM);
-        assert_eq!(wrong(&given), ["32 requests are in flight, and the queue takes 32"]);
+        assert_eq!(wrong_texts(&given), ["32 requests are in flight, and the queue takes 32"]);
         let given = post(&GOOD, libc::ENOMEM);
         assert!(given.wrong_arguments.is_empty());
         assert!(

@@ -313,12 +313,12 @@ pub(crate) fn create_table(log_size: u32, has_queues: bool, comp_mask: u32) -> J
 mod tests {
     use super::*;
     use crate::checks::given::ObjectCounts;
-    use crate::checks::given::testing::{judged, wrong};
+    use crate::checks::given::testing::{judge_with, wrong_texts};
 
     const ATTR: ibv_srq_attr = ibv_srq_attr { max_wr: 8, max_sge: 1, srq_limit: 0 };
 
     fn cq(asked: WantedCq, errno: i32) -> Judged {
-        judged(ObjectCounts { cqs: 3, ..ObjectCounts::default() }, |facts| {
+        judge_with(ObjectCounts { cqs: 3, ..ObjectCounts::default() }, |facts| {
             create_cq(facts, &asked, errno)
         })
     }
@@ -329,7 +329,7 @@ mod tests {
         assert!(of(1).wrong_arguments.is_empty() && of(1000).wrong_arguments.is_empty());
         for cqe in [0, -1, 1001] {
             let text = format!("cqe {cqe} is not in 1..=1000 (max_cqe of ibv_query_device)");
-            assert_eq!(wrong(&of(cqe)), [text]);
+            assert_eq!(wrong_texts(&of(cqe)), [text]);
         }
     }
 
@@ -338,7 +338,7 @@ mod tests {
         let of =
             |comp_vector| cq(WantedCq { cqe: 8, comp_vector, ..WantedCq::default() }, libc::EINVAL);
         assert_eq!(
-            wrong(&of(7)),
+            wrong_texts(&of(7)),
             ["comp_vector 7 is not in 0..=0 (context->num_comp_vectors - 1)"]
         );
         assert!(of(0).wrong_arguments.is_empty());
@@ -347,14 +347,14 @@ mod tests {
     #[test]
     fn as_many_cqs_as_the_device_makes_are_told() {
         let given = cq(WantedCq { cqe: 8, ..WantedCq::default() }, libc::ENOMEM);
-        assert_eq!(wrong(&given), ["3 CQs are open, and max_cq is 3"]);
+        assert_eq!(wrong_texts(&given), ["3 CQs are open, and max_cq is 3"]);
     }
 
     #[test]
     fn a_channel_of_another_context_is_told() {
         let given =
             cq(WantedCq { cqe: 8, foreign_channel: true, ..WantedCq::default() }, libc::EINVAL);
-        assert_eq!(wrong(&given), ["channel is of another context"]);
+        assert_eq!(wrong_texts(&given), ["channel is of another context"]);
     }
 
     #[test]
@@ -374,9 +374,10 @@ mod tests {
 
     #[test]
     fn a_cq_keeps_what_waits_in_it() {
-        let of =
-            |cqe, waiting| judged(ObjectCounts::default(), |facts| resize_cq(facts, cqe, waiting));
-        assert_eq!(wrong(&of(4, Some(5))), ["5 completions wait in the CQ, and cqe is 4"]);
+        let of = |cqe, waiting| {
+            judge_with(ObjectCounts::default(), |facts| resize_cq(facts, cqe, waiting))
+        };
+        assert_eq!(wrong_texts(&of(4, Some(5))), ["5 completions wait in the CQ, and cqe is 4"]);
         assert!(of(5, Some(5)).wrong_arguments.is_empty());
         assert_eq!(of(0, None).wrong_arguments.len(), 1);
     }
@@ -389,7 +390,7 @@ mod tests {
 
     fn srq(attr: ibv_srq_attr, extended: Option<WantedSrqEx>, errno: i32) -> Judged {
         let asked = WantedSrq { attr, extended };
-        judged(ObjectCounts { srqs: 2, ..ObjectCounts::default() }, |facts| {
+        judge_with(ObjectCounts { srqs: 2, ..ObjectCounts::default() }, |facts| {
             create_srq(facts, &asked, errno)
         })
     }
@@ -400,13 +401,16 @@ mod tests {
         let given =
             srq(ibv_srq_attr { max_wr: 1 << 30, max_sge: 1000, ..ATTR }, None, libc::EINVAL);
         assert_eq!(
-            wrong(&given),
+            wrong_texts(&given),
             [
                 "attr.max_wr 1073741824 is not in 1..=50 (max_srq_wr of ibv_query_device)",
                 "attr.max_sge 1000 is not in 0..=4 (max_srq_sge of ibv_query_device)"
             ]
         );
-        assert_eq!(wrong(&srq(ATTR, None, libc::ENOMEM)), ["2 SRQs are open, and max_srq is 2"]);
+        assert_eq!(
+            wrong_texts(&srq(ATTR, None, libc::ENOMEM)),
+            ["2 SRQs are open, and max_srq is 2"]
+        );
     }
 
     #[test]
@@ -425,17 +429,21 @@ mod tests {
     #[test]
     fn the_limit_of_an_srq_is_within_its_entries() {
         let of = |mask, attr: ibv_srq_attr, room, posted| {
-            judged(ObjectCounts::default(), |facts| modify_srq(facts, mask, &attr, room, posted))
+            judge_with(ObjectCounts::default(), |facts| {
+                modify_srq(facts, mask, &attr, room, posted)
+            })
         };
         let limit = ibv_srq_attr { srq_limit: 100, ..ATTR };
         assert_eq!(
-            wrong(&of(IBV_SRQ_LIMIT, limit, Some(8), None)),
+            wrong_texts(&of(IBV_SRQ_LIMIT, limit, Some(8), None)),
             ["srq_limit 100 is not in 0..=8 (max_wr of the SRQ)"]
         );
         assert!(of(IBV_SRQ_LIMIT, limit, None, None).wrong_arguments.is_empty());
-        assert!(wrong(&of(IBV_SRQ_MAX_WR, ATTR, Some(16), Some(9)))[0].contains("9 receives"));
         assert!(
-            wrong(&of(IBV_SRQ_MAX_WR, ibv_srq_attr { max_wr: 51, ..ATTR }, None, None))[0]
+            wrong_texts(&of(IBV_SRQ_MAX_WR, ATTR, Some(16), Some(9)))[0].contains("9 receives")
+        );
+        assert!(
+            wrong_texts(&of(IBV_SRQ_MAX_WR, ibv_srq_attr { max_wr: 51, ..ATTR }, None, None))[0]
                 .contains("51")
         );
         assert_eq!(of(8, ATTR, None, None).wrong_arguments.len(), 1);
@@ -452,7 +460,7 @@ mod tests {
             has_cq: true,
         };
         let of =
-            |asked: WantedWq| judged(ObjectCounts::default(), |facts| create_wq(facts, &asked));
+            |asked: WantedWq| judge_with(ObjectCounts::default(), |facts| create_wq(facts, &asked));
         assert!(of(good).wrong_arguments.is_empty());
         let bad = WantedWq {
             wq_type: 3,
@@ -477,12 +485,12 @@ mod tests {
     #[test]
     fn a_cq_without_a_channel_is_not_armed() {
         assert!(req_notify_cq(true, 1).wrong_arguments.is_empty());
-        assert_eq!(wrong(&req_notify_cq(false, 0)), ["channel of the CQ is NULL"]);
+        assert_eq!(wrong_texts(&req_notify_cq(false, 0)), ["channel of the CQ is NULL"]);
     }
 
     #[test]
     fn an_srq_is_queried_into_a_structure() {
-        assert_eq!(wrong(&query_srq(false)), ["srq_attr is NULL"]);
+        assert_eq!(wrong_texts(&query_srq(false)), ["srq_attr is NULL"]);
     }
 
     const ADD: TagListOperation = TagListOperation {
@@ -496,14 +504,14 @@ mod tests {
     #[test]
     fn a_basic_srq_matches_no_tags() {
         let given = post_srq_ops(&ADD, true, 1, libc::EINVAL);
-        assert_eq!(wrong(&given), ["the SRQ is basic, and matches no tags"]);
+        assert_eq!(wrong_texts(&given), ["the SRQ is basic, and matches no tags"]);
     }
 
     #[test]
     fn a_tag_operation_has_a_known_opcode_and_known_flags() {
         let odd = TagListOperation { opcode: 3, flags: 4, ..ADD };
         assert_eq!(
-            wrong(&post_srq_ops(&odd, false, 1, libc::EINVAL)),
+            wrong_texts(&post_srq_ops(&odd, false, 1, libc::EINVAL)),
             [
                 "opcode 3 is not in 0..=2 (IBV_WR_TAG_*)",
                 "flags 0x4 has the bits 0x4; there are 0x3",
@@ -515,19 +523,19 @@ mod tests {
     fn an_added_tag_has_elements_as_the_srq_takes() {
         let many = TagListOperation { elements: 2, ..ADD };
         assert_eq!(
-            wrong(&post_srq_ops(&many, false, 1, libc::EINVAL)),
+            wrong_texts(&post_srq_ops(&many, false, 1, libc::EINVAL)),
             ["tm.add.num_sge 2 is not in 0..=1 (max_sge of the SRQ)"]
         );
         let none = TagListOperation { has_list: false, ..ADD };
         let given = post_srq_ops(&none, false, 1, libc::EINVAL);
-        assert_eq!(wrong(&given), ["tm.add.sg_list is NULL"]);
+        assert_eq!(wrong_texts(&given), ["tm.add.sg_list is NULL"]);
     }
 
     #[test]
     fn an_unknown_tag_is_not_deleted() {
         let delete = TagListOperation { opcode: IBV_WR_TAG_DEL, handle: 9, ..ADD };
         assert_eq!(
-            wrong(&post_srq_ops(&delete, false, 1, libc::EINVAL)),
+            wrong_texts(&post_srq_ops(&delete, false, 1, libc::EINVAL)),
             ["tm.handle 9: the tag list has no such entry"]
         );
     }
@@ -535,6 +543,6 @@ mod tests {
     #[test]
     fn a_full_tag_list_is_told() {
         let given = post_srq_ops(&ADD, false, 1, libc::ENOMEM);
-        assert!(wrong(&given)[0].contains("the tag list is full"));
+        assert!(wrong_texts(&given)[0].contains("the tag list is full"));
     }
 }

@@ -406,7 +406,7 @@ impl<V: Vendor> Kernel<V> {
         let recv_cq = core.u32(offset_of!(Request, recv_cq_handle));
         let new = NewQp {
             user_handle: core.u64(offset_of!(Request, user_handle)),
-            kind: core.u8(offset_of!(Request, qp_type)),
+            qp_type: core.u8(offset_of!(Request, qp_type)),
             capabilities: Capabilities {
                 max_send_wr: core.u32(offset_of!(Request, max_send_wr)),
                 max_recv_wr: core.u32(offset_of!(Request, max_recv_wr)),
@@ -487,7 +487,7 @@ impl<V: Vendor> Kernel<V> {
             self.vendor.reset_qp(&mut qp.queues, memory);
             qp.last = Change::default();
         } else {
-            qp.last.take(&change);
+            qp.last.adopt(&change);
         }
         if mask & IBV_QP_STATE != 0 && u32::from(change.state) == IBV_QPS_ERR {
             self.ring(handle, memory, carrier)?;
@@ -704,7 +704,7 @@ fn notify<V: Vendor>(
 
 impl Change {
     /// Takes over the members that the mask of `change` names.
-    fn take(&mut self, change: &Self) {
+    fn adopt(&mut self, change: &Self) {
         let named = |bit: u32| change.mask & bit != 0;
         if named(IBV_QP_STATE) {
             self.state = change.state;

@@ -6,14 +6,14 @@ use crate::refusal::Refusal;
 #[derive(Debug)]
 pub struct Table<T> {
     objects: Vec<Option<T>>,
-    most: usize,
+    capacity: usize,
 }
 
 impl<T> Table<T> {
     /// No objects, and room for `most`.
     #[must_use]
     pub const fn new(most: usize) -> Self {
-        Self { objects: Vec::new(), most }
+        Self { objects: Vec::new(), capacity: most }
     }
 
     /// The handle that the next object will get.
@@ -23,7 +23,7 @@ impl<T> Table<T> {
     pub fn next(&self) -> Result<u32, Refusal> {
         let free = self.objects.iter().position(Option::is_none).unwrap_or(self.objects.len());
         match u32::try_from(free) {
-            Ok(handle) if free < self.most => Ok(handle),
+            Ok(handle) if free < self.capacity => Ok(handle),
             _ => Err(Refusal::NoMemory),
         }
     }

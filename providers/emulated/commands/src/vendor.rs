@@ -289,7 +289,7 @@ pub struct NewQp {
     /// The provider's object, which events name.
     pub user_handle: u64,
     /// `IBV_QPT_*`, of which a vendor's own type is 255.
-    pub kind: u8,
+    pub qp_type: u8,
     /// The sizes that the provider asks for.
     pub capabilities: Capabilities,
     /// An SRQ.

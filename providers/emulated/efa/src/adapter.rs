@@ -224,7 +224,7 @@ impl Vendor for Efa {
         if core.srq.is_some() {
             return Err(Refusal::Unsupported);
         }
-        let service = match core.kind {
+        let service = match core.qp_type {
             UD => Service::Ud,
             DRIVER => Service::Srd,
             _ => return Err(Refusal::Unsupported),
@@ -267,7 +267,7 @@ impl Vendor for Efa {
             .u64(48, send_base)
             .into_bytes();
         let object = Qp {
-            is_datagram: core.kind == UD,
+            is_datagram: core.qp_type == UD,
             send: Ring::new(send_base, SEND_ENTRY, rings.send_entries, doorbells),
             receive: Ring::new(
                 receive_base,

@@ -29,7 +29,7 @@ pub enum MmapCommand {
     /// The page with the relation of clock and time.
     ClockInfo,
     /// Any other page.
-    Other(u8),
+    Unknown(u8),
 }
 
 impl MmapCommand {
@@ -41,7 +41,7 @@ impl MmapCommand {
         let command = match (number >> 8) as u8 {
             5 => Self::CoreClock,
             7 => Self::ClockInfo,
-            other => Self::Other(other),
+            other => Self::Unknown(other),
         };
         let index = (number & 0xff) | (number >> 16 & 0xff_ffff) << 8;
         Some((command, index as u32))
@@ -53,7 +53,7 @@ impl MmapCommand {
         let command = match self {
             Self::CoreClock => 5,
             Self::ClockInfo => 7,
-            Self::Other(command) => command,
+            Self::Unknown(command) => command,
         };
         ((command as u64) << 8) * page_size
     }

@@ -38,7 +38,7 @@ impl<'a> Input<'a> {
         crate::Fields::<N>::prefix(head).0
     }
 
-    fn some(&mut self, len: usize) -> &'a [u8] {
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
         let (head, rest) = self.0.split_at(self.0.len().min(len));
         self.0 = rest;
         head
@@ -65,7 +65,7 @@ pub fn adapter(bytes: &[u8]) {
 
 fn commands(input: &mut Input<'_>) {
     let len = usize::from(input.take::<1>()[0]);
-    let request = input.some(len);
+    let request = input.bytes(len);
     let [a, b, c, d, e, ..] = input.take::<8>();
     let (many, few) = (u32::from_ne_bytes([a, b, c, d]), u32::from(e));
     let context = AllocContext::parse(request);

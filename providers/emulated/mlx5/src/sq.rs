@@ -78,7 +78,7 @@ pub struct Refused {
 #[derive(Clone, Copy, Debug)]
 pub struct SendQueue {
     geometry: Geometry,
-    kind: QpType,
+    qp_type: QpType,
     qpn: u32,
     /// Index of the first block that was not taken yet; runs freely.
     next: u16,
@@ -93,7 +93,7 @@ impl SendQueue {
         if blocks != 0 && (!blocks.is_power_of_two() || blocks > MAX_BLOCKS) {
             return None;
         }
-        Some(Self { geometry, kind, qpn, next: 0 })
+        Some(Self { geometry, qp_type: kind, qpn, next: 0 })
     }
 
     /// Position and size.
@@ -147,7 +147,7 @@ impl SendQueue {
             return Some(Err(refused(Malformed::QueuePair)));
         }
         let entry = copy.bytes.get(..copy.len).unwrap_or_default();
-        Some(wqe::decode(self.kind, entry).map_err(refused))
+        Some(wqe::decode(self.qp_type, entry).map_err(refused))
     }
 
     /// Copies the entry at `index` and returns its control segment. The copy is empty if the size

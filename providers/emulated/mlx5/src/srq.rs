@@ -64,7 +64,7 @@ pub enum Broken {
 pub struct SharedReceiveQueue {
     geometry: Geometry,
     /// Number of receives taken so far; runs freely.
-    taken: u16,
+    receives_taken: u16,
     /// The entry that is taken next.
     next: u16,
     /// Whether a defect was found, after which nothing is taken.
@@ -75,7 +75,7 @@ impl SharedReceiveQueue {
     /// A queue from which nothing was taken.
     #[must_use]
     pub const fn new(geometry: Geometry) -> Self {
-        Self { geometry, taken: 0, next: 0, is_broken: false }
+        Self { geometry, receives_taken: 0, next: 0, is_broken: false }
     }
 
     /// Size of the queue.
@@ -95,7 +95,7 @@ impl SharedReceiveQueue {
         posted: u16,
         buffer: &impl QueueBytes,
     ) -> Option<Result<Receive, Broken>> {
-        let available = posted.wrapping_sub(self.taken);
+        let available = posted.wrapping_sub(self.receives_taken);
         if available == 0 || self.is_broken {
             return None;
         }
@@ -109,7 +109,7 @@ impl SharedReceiveQueue {
         let at = usize::from(entry) << self.geometry.shift;
         let mut head = Unit::default();
         buffer.read(at, &mut head.0);
-        self.taken = self.taken.wrapping_add(1);
+        self.receives_taken = self.receives_taken.wrapping_add(1);
         self.next = head.be16::<2>();
         let len = (1usize << self.geometry.shift) - UNIT;
         Some(Ok(Receive { entry, segments: segments(buffer, at + UNIT, len) }))

@@ -165,7 +165,15 @@ pub fn request(entry: &wqe::Request<'_>, kind: QpType) -> Result<Execution, Malf
     });
     let ticket = Ticket::Send { index: control.index, opcode: code, refused: None };
     let srqn = entry.srqn.unwrap_or(0);
-    Ok(Execution::Post(Request { wr_id: ticket.wr_id(), opcode, flags, imm, srqn, operation, to }))
+    Ok(Execution::Post(Request {
+        wr_id: ticket.wr_id(),
+        opcode,
+        flags,
+        imm,
+        srqn,
+        operation,
+        destination: to,
+    }))
 }
 
 /// The verbs operation of a change of the window that has `key`.

@@ -99,7 +99,7 @@ pub enum Piece {
 #[derive(Clone, Copy, Debug)]
 pub struct Pieces<'a> {
     entry: &'a [u8],
-    at: usize,
+    offset: usize,
 }
 
 impl PartialEq for Pieces<'_> {
@@ -117,21 +117,21 @@ impl PartialEq for Pieces<'_> {
 
 impl Pieces<'_> {
     /// The bytes of a request without data.
-    pub const NONE: Self = Pieces { entry: &[], at: 0 };
+    pub const NONE: Self = Pieces { entry: &[], offset: 0 };
 
     fn next_checked(&mut self) -> Option<Result<Piece, Malformed>> {
-        let rest = self.entry.get(self.at..).filter(|rest| !rest.is_empty())?;
+        let rest = self.entry.get(self.offset..).filter(|rest| !rest.is_empty())?;
         let data = Data::parse(&Unit::prefix(rest));
         if data.count & Data::INLINE == 0 {
-            self.at += UNIT;
+            self.offset += UNIT;
             return Some(Ok(Piece::Memory(data)));
         }
         let len = (data.count & !Data::INLINE) as usize;
         let units = len.checked_add(4).map(|bytes| bytes.div_ceil(UNIT) * UNIT);
         match units.filter(|bytes| *bytes <= rest.len()) {
             Some(bytes) => {
-                let offset = self.at + 4;
-                self.at += bytes;
+                let offset = self.offset + 4;
+                self.offset += bytes;
                 Some(Ok(Piece::Inline { offset, len }))
             }
             None => Some(Err(Malformed::Inline)),
@@ -143,7 +143,7 @@ impl Pieces<'_> {
     pub fn is_inline(&self) -> bool {
         let mut pieces = *self;
         let all = pieces.all(|piece| matches!(piece, Piece::Inline { .. }));
-        all && self.at < self.entry.len()
+        all && self.offset < self.entry.len()
     }
 
     /// The inline bytes of a piece.
@@ -164,14 +164,14 @@ impl Iterator for Pieces<'_> {
 /// The units of an entry that are not yet decoded.
 struct Cursor<'a> {
     entry: &'a [u8],
-    at: usize,
+    offset: usize,
 }
 
 impl Cursor<'_> {
     fn unit(&mut self) -> Result<Unit, Malformed> {
-        let rest = self.entry.get(self.at..).and_then(|rest| rest.first_chunk::<UNIT>());
+        let rest = self.entry.get(self.offset..).and_then(|rest| rest.first_chunk::<UNIT>());
         let unit = rest.ok_or(Malformed::Segment)?;
-        self.at += UNIT;
+        self.offset += UNIT;
         Ok(crate::Fields(*unit))
     }
 
@@ -194,7 +194,7 @@ impl Cursor<'_> {
 /// # Errors
 /// The reason of the error completion. The caller has checked index, QP number and size.
 pub fn decode(kind: QpType, entry: &[u8]) -> Result<Request<'_>, Malformed> {
-    let mut cursor = Cursor { entry, at: 0 };
+    let mut cursor = Cursor { entry, offset: 0 };
     let control = Control::parse(&cursor.unit()?);
     let is_local = matches!(control.opcode, opcode::UMR | opcode::NOP);
     let srqn = match kind {
@@ -207,7 +207,7 @@ pub fn decode(kind: QpType, entry: &[u8]) -> Result<Request<'_>, Malformed> {
     };
     let operation = operation(kind, control.opcode, &mut cursor)?;
     let has_data = !matches!(operation, Operation::Nop | Operation::Window(_));
-    let data = if has_data { Pieces { entry, at: cursor.at } } else { Pieces::NONE };
+    let data = if has_data { Pieces { entry, offset: cursor.offset } } else { Pieces::NONE };
     let arrives = !matches!(operation, Operation::Send | Operation::Write(_));
     let mut pieces = data;
     while let Some(piece) = pieces.next_checked() {
@@ -279,7 +279,7 @@ fn operation(kind: QpType, code: u8, cursor: &mut Cursor<'_>) -> Result<Operatio
 /// Encodes `request` into `into`, and returns the entry. The control segment gets the number of
 /// units; reserved bytes are zero. None if the entry does not fit.
 pub fn encode<'a>(request: &Request<'_>, into: &'a mut [u8; MAX_BYTES]) -> Option<&'a [u8]> {
-    let mut entry = Writer { into, at: UNIT };
+    let mut entry = Writer { buffer: into, offset: UNIT };
     if let Some(srqn) = request.srqn {
         let mut unit = Unit::default();
         unit.set::<0, 4>(srqn.to_be_bytes());
@@ -294,31 +294,31 @@ pub fn encode<'a>(request: &Request<'_>, into: &'a mut [u8; MAX_BYTES]) -> Optio
             Piece::Memory(data) => entry.unit(data.emit())?,
             Piece::Inline { offset, len } => {
                 let bytes = request.data.inline(offset, len);
-                let end = entry.at.checked_add((4 + len).next_multiple_of(UNIT))?;
-                let room = entry.into.get_mut(entry.at..end)?;
+                let end = entry.offset.checked_add((4 + len).next_multiple_of(UNIT))?;
+                let room = entry.buffer.get_mut(entry.offset..end)?;
                 room.fill(0);
                 let (count, rest) = room.split_first_chunk_mut::<4>()?;
                 *count = (Data::INLINE | len as u32).to_be_bytes();
                 rest.get_mut(..len)?.copy_from_slice(bytes);
-                entry.at = end;
+                entry.offset = end;
             }
         }
     }
-    let units = (entry.at / UNIT) as u8;
-    let Writer { into, at } = entry;
+    let units = (entry.offset / UNIT) as u8;
+    let Writer { buffer: into, offset: at } = entry;
     into.get_mut(..UNIT)?.copy_from_slice(&Control { units, ..request.control }.emit().0);
     into.get(..at)
 }
 
 struct Writer<'a> {
-    into: &'a mut [u8; MAX_BYTES],
-    at: usize,
+    buffer: &'a mut [u8; MAX_BYTES],
+    offset: usize,
 }
 
 impl Writer<'_> {
     fn unit(&mut self, unit: Unit) -> Option<()> {
-        self.into.get_mut(self.at..self.at + UNIT)?.copy_from_slice(&unit.0);
-        self.at += UNIT;
+        self.buffer.get_mut(self.offset..self.offset + UNIT)?.copy_from_slice(&unit.0);
+        self.offset += UNIT;
         Some(())
     }
 

@@ -1,5 +1,5 @@
 //! Attacks on the handshake: invalid messages and wrong descriptors at the sockets of other
-//! processes. `Attacker::act` calls these functions with a victim.
+//! processes. `Attacker::run_action` calls these functions with a victim.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;

@@ -40,7 +40,7 @@ fn main() {
     let seed: u64 = seed.parse().expect("a seed");
     let seconds: u64 = seconds.parse().expect("seconds");
     let reach = match reach.as_str() {
-        "own" => Reach::Own,
+        "own" => Reach::OwnedWords,
         "all" => Reach::All,
         _ => panic!("{reach} is neither own nor all"),
     };
@@ -50,7 +50,7 @@ fn main() {
     let (mut alone, mut next_search) = (true, SEARCH_EVERY);
     while Instant::now() < end {
         for _ in 0..64 {
-            attacker.act();
+            attacker.run_action();
             // A search for victims may take seconds.
             if attacker.victims.is_empty() {
                 break;
@@ -62,16 +62,16 @@ fn main() {
             end = Instant::now() + Duration::from_secs(seconds);
         }
         if found || told.elapsed() > REPORT_INTERVAL {
-            println!("@doing {}", attacker.tally());
+            println!("@doing {}", attacker.summary());
             told = Instant::now();
         }
-        if attacker.acts >= next_search {
+        if attacker.action_count >= next_search {
             search(&attacker);
-            next_search = attacker.acts + SEARCH_EVERY;
+            next_search = attacker.action_count + SEARCH_EVERY;
         }
     }
     search(&attacker);
-    println!("@done {}", attacker.tally());
+    println!("@done {}", attacker.summary());
     // Without an orderly end, as any member may exit.
     std::process::exit(0);
 }
@@ -100,7 +100,7 @@ enum Reach {
     /// The words that the process owns by design: both of its segments, the rings of connections to
     /// its QPs, its datagram ring in each process, and words that all members may set (arrival
     /// flags, alarms, calls for help). Connections between honest processes do not suffer.
-    Own,
+    OwnedWords,
     /// Everything mapped writable.
     All,
 }
@@ -150,7 +150,7 @@ struct VictimQp {
     /// Index in the table of its owner.
     index: usize,
     /// The life published by its owner.
-    life: Life,
+    published_life: Life,
 }
 
 /// A region of another process, as published.
@@ -166,8 +166,8 @@ struct Region {
 struct Victim {
     view: PeerView,
     /// QPs of the victim that are connected to QPs of the attacker, and all other connected QPs.
-    ours: Vec<VictimQp>,
-    theirs: Vec<VictimQp>,
+    connected_to_us: Vec<VictimQp>,
+    other_connected: Vec<VictimQp>,
     regions: Vec<Region>,
     /// Next sequence number of the attacker's datagram ring.
     next_datagram: u32,
@@ -179,20 +179,20 @@ impl Victim {
     }
 
     /// Reads the published tables again.
-    fn study(&mut self, own_slot: u16) {
+    fn read_tables(&mut self, own_slot: u16) {
         let tables = self.view.peer().tables().base().cast_const();
-        self.ours.clear();
-        self.theirs.clear();
+        self.connected_to_us.clear();
+        self.other_connected.clear();
         for index in resident(tables, TABLES_QPS, QPS, size_of::<QpEntry>()) {
-            let life = Life::unpack(self.view.qp(index).life.load(Relaxed));
+            let life = Life::unpack(self.view.qp(index).packed_life.load(Relaxed));
             if life.state == Life::NONE || life.dest_qpn == 0 {
                 continue;
             }
-            let target = VictimQp { index, life };
+            let target = VictimQp { index, published_life: life };
             if split_qpn(life.dest_qpn).0 == own_slot {
-                self.ours.push(target);
+                self.connected_to_us.push(target);
             } else {
-                self.theirs.push(target);
+                self.other_connected.push(target);
             }
         }
         self.regions.clear();
@@ -249,7 +249,7 @@ struct Attacker {
     reach: Reach,
     random: Random,
     victims: BTreeMap<u16, Victim>,
-    acts: u64,
+    action_count: u64,
     pieces: u64,
     forged: u64,
     met: u64,
@@ -268,7 +268,7 @@ impl Attacker {
             reach,
             random: Random(seed),
             victims: BTreeMap::new(),
-            acts: 0,
+            action_count: 0,
             pieces: 0,
             forged: 0,
             met: 0,
@@ -280,29 +280,29 @@ impl Attacker {
     }
 
     /// A summary of its actions.
-    fn tally(&self) -> String {
+    fn summary(&self) -> String {
         format!(
             "{} acts, {} pieces to connections of ours, {} to those of others, {} processes met",
-            self.acts, self.pieces, self.forged, self.met
+            self.action_count, self.pieces, self.forged, self.met
         )
     }
 
     /// One hostile action.
-    fn act(&mut self) {
+    fn run_action(&mut self) {
         // Without victims a search disturbs no process. On a loaded machine 512 pauses may outlast
         // the attack.
-        if self.victims.is_empty() || self.acts.is_multiple_of(512) {
+        if self.victims.is_empty() || self.action_count.is_multiple_of(512) {
             self.look_around();
         }
-        self.acts += 1;
+        self.action_count += 1;
         let slots: Vec<u16> = self.victims.keys().copied().collect();
         let Some(slot) = self.random.of(&slots) else {
             std::thread::sleep(Duration::from_millis(1));
             return;
         };
         let Some(mut victim) = self.victims.remove(&slot) else { return };
-        if self.acts.is_multiple_of(64) {
-            victim.study(self.slot());
+        if self.action_count.is_multiple_of(64) {
+            victim.read_tables(self.slot());
         }
         match self.random.below(100) {
             0..40 => self.send_pieces(&mut victim),
@@ -336,9 +336,15 @@ impl Attacker {
             }
             let view = PeerView::of(peer);
             let (ours, theirs, regions) = (vec![], vec![], vec![]);
-            let mut victim = Victim { view, ours, theirs, regions, next_datagram: 0 };
+            let mut victim = Victim {
+                view,
+                connected_to_us: ours,
+                other_connected: theirs,
+                regions,
+                next_datagram: 0,
+            };
             self.welcome(&victim);
-            victim.study(self.slot());
+            victim.read_tables(self.slot());
             self.victims.insert(slot, victim);
             self.met += 1;
         }

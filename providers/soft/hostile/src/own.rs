@@ -1,5 +1,5 @@
 //! Attacks through the attacker's own segments. They write its tables, its jobs and the words of
-//! its rings that peers read. `Attacker::act` calls these functions with a victim.
+//! its rings that peers read. `Attacker::run_action` calls these functions with a victim.
 
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
@@ -37,7 +37,7 @@ impl Attacker {
                 for (to, from) in srq.domain.iter().zip(theirs.iter()) {
                     to.store(from.load(Relaxed), Relaxed);
                 }
-                srq.life.store(extreme, Release);
+                srq.packed_life.store(extreme, Release);
                 let pd = view.pd(at);
                 pd.number.store(self.random.extreme(), Release);
                 pd.origin.store(self.random.extreme(), Release);
@@ -56,9 +56,9 @@ impl Attacker {
 
     /// Changes words of a QP that is connected to a QP of the victim.
     fn change_qp(&mut self, victim: &Victim) {
-        let target = self.random.of(&victim.ours);
-        let index =
-            target.map_or(self.random.below(64), |target| split_qpn(target.life.dest_qpn).1);
+        let target = self.random.of(&victim.connected_to_us);
+        let index = target
+            .map_or(self.random.below(64), |target| split_qpn(target.published_life.dest_qpn).1);
         let view = self.view.clone();
         let entry = view.qp(index);
         let extreme = self.random.extreme();
@@ -68,8 +68,8 @@ impl Attacker {
                 let state = self.random.below(14) as u8;
                 let kind = self.random.below(12) as u8;
                 let generation = self.random.next() as u16;
-                let life = Life { state, kind, generation, dest_qpn: to };
-                entry.life.store(life.pack(), Release);
+                let life = Life { state, qp_type: kind, generation, dest_qpn: to };
+                entry.packed_life.store(life.pack(), Release);
             }
             1 => entry.rights.store(extreme, Release),
             2 => entry.rnr_retry.store(extreme as u8, Release),
@@ -107,7 +107,7 @@ impl Attacker {
         entry.va.store([own, theirs, start][self.random.below(3)], Relaxed);
         entry.pd.store(if self.random.one_in(2) { 0 } else { self.random.extreme() }, Relaxed);
         entry.qpn.store(self.random.extreme() as u32, Relaxed);
-        entry.born.store(self.random.extreme(), Relaxed);
+        entry.registration.store(self.random.extreme(), Relaxed);
         entry.origin.store(self.random.extreme(), Relaxed);
         protocol::validate(&entry.key, rkey | flags << 32);
     }
@@ -172,7 +172,7 @@ impl Attacker {
         let view = self.view.clone();
         let job = view.job();
         let region = self.random.of(&victim.regions);
-        let target = self.random.of(&victim.ours);
+        let target = self.random.of(&victim.connected_to_us);
         let qpn = target.map_or(self.random.next() as u32, |target| victim.qpn(target.index));
         job.target.store(u32::from(victim.view.peer().slot), Relaxed);
         job.qpn.store(qpn, Relaxed);

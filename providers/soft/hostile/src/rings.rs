@@ -1,5 +1,5 @@
 //! Attacks through the rings of other processes: pieces of messages, datagrams, and arbitrary
-//! words. `Attacker::act` calls these functions with a victim.
+//! words. `Attacker::run_action` calls these functions with a victim.
 //!
 //! Map of the file: `send_pieces` writes requests into the ring of a connection, `answer_pieces`
 //! false acknowledgements, `send_datagrams` entries of a datagram ring, `set_arrival_flags` arrival
@@ -43,25 +43,30 @@ const CARRIERS: [PayloadLocation; 4] = [
 impl Attacker {
     /// Sends pieces to a QP connected to an own QP: correct messages except for random changes.
     pub(super) fn send_pieces(&mut self, victim: &mut Victim) {
-        let Some(target) = self.random.of(&victim.ours) else { return };
-        let (_, index) = split_qpn(target.life.dest_qpn);
+        let Some(target) = self.random.of(&victim.connected_to_us) else { return };
+        let (_, index) = split_qpn(target.published_life.dest_qpn);
         let entry = self.view.qp(index);
-        let mut life = Life::unpack(entry.life.load(Relaxed));
+        let mut life = Life::unpack(entry.packed_life.load(Relaxed));
         // Usually a QP in a valid state, in the same incarnation for a while.
         let sane = life.state == Life::RTS && life.dest_qpn == victim.qpn(target.index);
         if !sane || self.random.one_in(200) {
             let generation = life.generation.wrapping_add(1);
             let dest_qpn = victim.qpn(target.index);
-            life = Life { state: Life::RTS, kind: target.life.kind, generation, dest_qpn };
+            life = Life {
+                state: Life::RTS,
+                qp_type: target.published_life.qp_type,
+                generation,
+                dest_qpn,
+            };
             entry.rights.store(0xf, Relaxed);
-            entry.life.store(life.pack(), Release);
+            entry.packed_life.store(life.pack(), Release);
         }
         let ring = victim.view.qp_ring(target.index).expect("mapped");
         let holder = RingHolder::new(self.fabric.identity(), life.generation);
         if !holder.take(&ring) && self.random.one_in(4) {
             holder.take_over(&ring);
         }
-        self.pieces += self.fill(victim, target, &ring, target.life.dest_qpn);
+        self.pieces += self.fill(victim, target, &ring, target.published_life.dest_qpn);
         victim.view.set_qp_arrival(target.index);
         victim.view.peer().kick();
     }
@@ -207,7 +212,7 @@ impl Attacker {
             }
             (Op::Write | Op::Read | Op::AtomicWrite | Op::Flush, _)
             | (Op::CompareSwap | Op::FetchAdd, _) => {
-                body[0] = self.spot(victim);
+                body[0] = self.pick_address(victim);
                 let rkey = match self.random.below(8) {
                     0 => self.random.next() as u32,
                     _ => region.map_or(0, |region| region.rkey),
@@ -227,7 +232,7 @@ impl Attacker {
 
     /// The number of pieces that a QP of the victim has sent here, as far as its slots show.
     fn sent_to_us(&self, target: VictimQp) -> u32 {
-        let (_, index) = split_qpn(target.life.dest_qpn);
+        let (_, index) = split_qpn(target.published_life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
         let acked = ring.acked().load(Relaxed).as_said();
         let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
@@ -236,8 +241,8 @@ impl Attacker {
 
     /// Acts as a responder: acknowledges pieces of the victim, sent or not, or refuses them.
     pub(super) fn answer_pieces(&mut self, victim: &Victim) {
-        let Some(target) = self.random.of(&victim.ours) else { return };
-        let (_, index) = split_qpn(target.life.dest_qpn);
+        let Some(target) = self.random.of(&victim.connected_to_us) else { return };
+        let (_, index) = split_qpn(target.published_life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
         let entry = self.view.qp(index);
         // The position at which the victim begins a new connection.
@@ -346,7 +351,8 @@ impl Attacker {
 
     /// The index of a connected QP of the victim, if any.
     pub(super) fn some_index(&mut self, victim: &Victim) -> usize {
-        let lines = if self.random.one_in(2) { &victim.ours } else { &victim.theirs };
+        let lines =
+            if self.random.one_in(2) { &victim.connected_to_us } else { &victim.other_connected };
         self.random.of(lines).map_or(self.random.below(QPS), |target| target.index)
     }
 
@@ -414,12 +420,12 @@ impl Attacker {
             0 => self.random.extreme(),
             1 => (&raw const *self) as u64,
             2 => self.view.chunk(0).map_or(0, |chunk| chunk.address()),
-            _ => self.spot(victim),
+            _ => self.pick_address(victim),
         }
     }
 
     /// An address in, near or far from a region of the victim.
-    fn spot(&mut self, victim: &Victim) -> u64 {
+    fn pick_address(&mut self, victim: &Victim) -> u64 {
         let Some(region) = self.random.of(&victim.regions) else { return self.random.extreme() };
         let base = if self.random.one_in(4) { region.va } else { region.iova };
         match self.random.below(6) {
@@ -455,7 +461,8 @@ impl Attacker {
 
     /// Writes words of other processes: foreign connections, control words, chunks, locks, jobs.
     pub(super) fn write_foreign_words(&mut self, victim: &mut Victim) {
-        let lines = if self.random.one_in(4) { &victim.ours } else { &victim.theirs };
+        let lines =
+            if self.random.one_in(4) { &victim.connected_to_us } else { &victim.other_connected };
         let target = self.random.of(lines);
         let head = victim.view.rings_head();
         let extreme = self.random.extreme();
@@ -463,7 +470,7 @@ impl Attacker {
             0..4 => {
                 let Some(target) = target else { return };
                 let ring = victim.view.qp_ring(target.index).expect("mapped");
-                self.forged += self.fill(victim, target, &ring, target.life.dest_qpn);
+                self.forged += self.fill(victim, target, &ring, target.published_life.dest_qpn);
                 victim.view.set_qp_arrival(target.index);
                 victim.view.peer().kick();
             }

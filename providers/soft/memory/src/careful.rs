@@ -22,7 +22,7 @@ use crate::pages::is_mapped;
 /// `from` is readable for `len` bytes, or application memory that is unmapped. `to` is writable for
 /// `len` bytes, or partly unmapped.
 #[cold]
-pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
+pub unsafe fn copy_out(to: *mut u8, from: *const u8, len: usize) -> bool {
     // SAFETY: the caller keeps the contract. Unmapped memory loses its bytes.
     !is_mapped(to as u64, len) || unsafe { guard::copy(from, to, len) } != Err(UnmappedSide::Source)
 }
@@ -31,8 +31,8 @@ pub unsafe fn put(to: *mut u8, from: *const u8, len: usize) -> bool {
 /// of the query: the application may then unmap deregistered memory and map other memory there.
 #[derive(Debug, Default)]
 pub struct MappedRange {
-    from: u64,
-    to: u64,
+    start: u64,
+    end: u64,
 }
 
 impl MappedRange {
@@ -45,7 +45,7 @@ impl MappedRange {
     #[inline]
     pub fn is_mapped(&mut self, addr: u64, len: usize) -> bool {
         let Some(end) = addr.checked_add(len as u64) else { return false };
-        (self.from <= addr && end <= self.to) || self.query(addr, len)
+        (self.start <= addr && end <= self.end) || self.query(addr, len)
     }
 
     fn query(&mut self, addr: u64, len: usize) -> bool {
@@ -54,7 +54,7 @@ impl MappedRange {
         let ahead = (len >= Self::OF_MANY).then(|| len.max(Self::AHEAD));
         let reach = ahead.into_iter().chain([len]).find(|&reach| is_mapped(addr, reach));
         if let Some(reach) = reach {
-            *self = Self { from: addr, to: addr.saturating_add(reach as u64) };
+            *self = Self { start: addr, end: addr.saturating_add(reach as u64) };
         }
         reach.is_some()
     }
@@ -101,12 +101,12 @@ mod tests {
         let left = unsafe { std::slice::from_raw_parts(at, size) };
         // SAFETY: as many bytes as three pages have, with a hole in them.
         unsafe {
-            assert!(put(at, bytes.as_ptr(), size));
+            assert!(copy_out(at, bytes.as_ptr(), size));
             assert!(left == &bytes[..size]);
-            assert!(put(at, bytes.as_ptr().add(1), size + 1));
-            assert!(put(at.add(size), bytes.as_ptr(), 1));
+            assert!(copy_out(at, bytes.as_ptr().add(1), size + 1));
+            assert!(copy_out(at.add(size), bytes.as_ptr(), 1));
             assert!(left == &bytes[..size], "all or nothing");
-            assert!(put(at, bytes.as_ptr().add(1), size));
+            assert!(copy_out(at, bytes.as_ptr().add(1), size));
             assert!(left == &bytes[1..=size]);
         }
     }

@@ -74,31 +74,31 @@ const SHORT: usize = 8 << 10;
 const WITNESS: usize = size_of::<u64>();
 
 /// The number of ranges that fit on the stack.
-const FEW: usize = 4;
+const RANGES_ON_STACK: usize = 4;
 
 /// The range of a witness, followed by the ranges of a list. Callers may have a small stack, so
 /// longer lists are on the heap. If the heap is exhausted, the call covers only the first ranges.
 struct RangeList<T> {
-    few: ArrayVec<T, { FEW + 1 }>,
-    many: Vec<T>,
+    on_stack: ArrayVec<T, { RANGES_ON_STACK + 1 }>,
+    on_heap: Vec<T>,
 }
 
 impl<T: Copy> RangeList<T> {
     fn new(witness: T, rest: &[T]) -> Self {
         let (mut few, mut many) = (ArrayVec::new(), Vec::new());
         let count = rest.len().min(MOST_RANGES);
-        if count > FEW && many.try_reserve_exact(count + 1).is_ok() {
+        if count > RANGES_ON_STACK && many.try_reserve_exact(count + 1).is_ok() {
             many.push(witness);
             many.extend_from_slice(rest.get(..count).unwrap_or_default());
         } else {
             few.push(witness);
-            few.extend(rest.iter().copied().take(FEW));
+            few.extend(rest.iter().copied().take(RANGES_ON_STACK));
         }
-        Self { few, many }
+        Self { on_stack: few, on_heap: many }
     }
 
     fn as_slice(&self) -> &[T] {
-        if self.many.is_empty() { &self.few } else { &self.many }
+        if self.on_heap.is_empty() { &self.on_stack } else { &self.on_heap }
     }
 }
 

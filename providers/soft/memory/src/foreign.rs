@@ -54,7 +54,7 @@ impl MapsLine {
     }
 
     /// The mapping around `addr` of process `pid`, which may be `self`.
-    fn around(pid: &str, addr: u64) -> Option<Self> {
+    fn containing(pid: &str, addr: u64) -> Option<Self> {
         let maps = File::open(format!("/proc/{pid}/maps")).ok()?;
         let lines = BufReader::new(maps).lines().map_while(Result::ok);
         lines
@@ -83,7 +83,7 @@ impl MapsLine {
 pub struct Foreign {
     /// The start of the other process's mapping, and its address here.
     start: u64,
-    here: *mut u8,
+    local_address: *mut u8,
     len: usize,
     /// What to release: the address of a System V segment; `None`: the mapping itself.
     segment: Option<*mut c_void>,
@@ -103,7 +103,7 @@ impl Foreign {
     pub fn map(pid: pid_t, addr: u64) -> Option<Self> {
         // The application may be in the middle of an operation, so defer cancellation.
         let _whole = Uncancelled::begin();
-        let area = MapsLine::around(&pid.to_string(), addr)?;
+        let area = MapsLine::containing(&pid.to_string(), addr)?;
         if &area.rights != b"rw-s" {
             return None;
         }
@@ -125,16 +125,20 @@ impl Foreign {
             return None;
         }
         // From here on, dropping `foreign` detaches the segment.
-        let mut foreign =
-            Self { start: area.start, here: segment.cast(), len: 0, segment: Some(segment) };
+        let mut foreign = Self {
+            start: area.start,
+            local_address: segment.cast(),
+            len: 0,
+            segment: Some(segment),
+        };
         // In another IPC namespace the id would name another segment.
-        let mapped = MapsLine::around("self", segment as u64)?;
+        let mapped = MapsLine::containing("self", segment as u64)?;
         let inside = (area.offset as usize).checked_add(area.len())? <= mapped.len();
         if !mapped.same_file(area) || !inside {
             return None;
         }
         // SAFETY: inside the segment (checked).
-        foreign.here = unsafe { segment.cast::<u8>().add(area.offset as usize) };
+        foreign.local_address = unsafe { segment.cast::<u8>().add(area.offset as usize) };
         foreign.len = area.len();
         Some(foreign)
     }
@@ -174,7 +178,7 @@ impl Foreign {
         };
         (at != libc::MAP_FAILED).then(|| Self {
             start: area.start,
-            here: at.cast(),
+            local_address: at.cast(),
             len: area.len(),
             segment: None,
         })
@@ -182,10 +186,10 @@ impl Foreign {
 
     /// The local address of `len` bytes at `addr` of the other process.
     #[inline]
-    pub fn at(&self, addr: u64, len: usize) -> Option<*mut u8> {
+    pub fn local_range(&self, addr: u64, len: usize) -> Option<*mut u8> {
         let offset = usize::try_from(addr.checked_sub(self.start)?).ok()?;
         // SAFETY: inside the mapping.
-        (offset.checked_add(len)? <= self.len).then(|| unsafe { self.here.add(offset) })
+        (offset.checked_add(len)? <= self.len).then(|| unsafe { self.local_address.add(offset) })
     }
 }
 
@@ -196,7 +200,7 @@ impl Drop for Foreign {
         unsafe {
             match self.segment {
                 Some(segment) => libc::shmdt(segment),
-                None => libc::munmap(self.here.cast(), self.len),
+                None => libc::munmap(self.local_address.cast(), self.len),
             };
         }
     }
@@ -232,15 +236,15 @@ mod tests {
         sealed.seal(Seals::SHRINK).expect("sealed");
         let one = Mapping::new(sealed.as_fd(), 8192, Access::ReadWrite).expect("mapped");
         let foreign = Foreign::map(process::id(), one.base() as u64 + 5000).expect("sharable");
-        let there = foreign.at(one.base() as u64 + 5000, 8).expect("inside");
+        let there = foreign.local_range(one.base() as u64 + 5000, 8).expect("inside");
         assert_ne!(there, one.base().wrapping_add(5000));
         // SAFETY: inside both mappings, which only this test uses.
         unsafe {
             there.write(7);
             assert_eq!(one.base().add(5000).read_volatile(), 7);
         }
-        assert!(foreign.at(one.base() as u64 + 8185, 8).is_none());
-        assert!(foreign.at(one.base() as u64 - 1, 1).is_none());
+        assert!(foreign.local_range(one.base() as u64 + 8185, 8).is_none());
+        assert!(foreign.local_range(one.base() as u64 - 1, 1).is_none());
         let open = Memfd::create(c"fv-test", 4096).expect("a memory file");
         let two = Mapping::new(open.as_fd(), 4096, Access::ReadWrite).expect("mapped");
         assert!(Foreign::map(process::id(), two.base() as u64).is_none(), "it may shrink");

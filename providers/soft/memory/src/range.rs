@@ -110,7 +110,7 @@ impl<'a> Range<'a> {
 
     /// Copies as much of `bytes` as fits. An unmapped range loses the bytes.
     #[inline]
-    pub fn put(self, bytes: &[u8]) {
+    pub fn copy_from(self, bytes: &[u8]) {
         // SAFETY: as many bytes as both have; the contract of `new` covers the range.
         let _ = unsafe { guard::copy(bytes.as_ptr(), self.base, self.len.min(bytes.len())) };
     }
@@ -201,7 +201,7 @@ mod tests {
     fn a_copy_is_as_long_as_the_shorter_side() {
         let (mut from, mut to) = ([1, 2, 3, 4], [0; 6]);
         assert!(Range::of(&mut from).copy_to(Range::of(&mut to)));
-        Range::of(&mut to).part(4, 2).put(&[5, 6, 7]);
+        Range::of(&mut to).part(4, 2).copy_from(&[5, 6, 7]);
         let mut got = [0; 9];
         assert!(Range::of(&mut to).get(&mut got));
         assert_eq!(got, [1, 2, 3, 4, 5, 6, 0, 0, 0]);

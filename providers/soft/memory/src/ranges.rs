@@ -43,7 +43,7 @@ pub struct Ranges<'a> {
 struct ImportedRanges(Vec<(usize, Arc<dyn Remote>)>);
 
 impl ImportedRanges {
-    fn at(&self, place: usize) -> Option<&Arc<dyn Remote>> {
+    fn get(&self, place: usize) -> Option<&Arc<dyn Remote>> {
         self.0.iter().find(|(at, _)| *at == place).map(|(_, imported)| imported)
     }
 }
@@ -250,7 +250,7 @@ impl<'a> Ranges<'a> {
 
     /// The imported region of the range at `place`, if any.
     fn abroad(&self, place: usize) -> Option<&Arc<dyn Remote>> {
-        self.abroad.as_ref().and_then(|abroad| abroad.at(place))
+        self.abroad.as_ref().and_then(|abroad| abroad.get(place))
     }
 
     /// `scatter_at` for a list with imported regions, or for a careful thread.
@@ -271,7 +271,7 @@ impl<'a> Ranges<'a> {
                 // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base`
                 // is part of a Range that is writable or unmapped by now, and `put` asks the kernel
                 // first.
-                None if self.careful => good &= unsafe { careful::put(base, src, n) },
+                None if self.careful => good &= unsafe { careful::copy_out(base, src, n) },
                 // SAFETY: `src` has `n` readable bytes left of the caller's `len` (`walk`); `base`
                 // is part of a writable Range of this process.
                 None => good &= unsafe { guard::copy(src, base, n) } != Err(UnmappedSide::Source),

@@ -212,8 +212,9 @@ fn stream_udp(far: &mut RemoteProcess, pmtu: Pmtu, bare: Bare) -> f64 {
     far.wait_for("made");
     let mut sender = Sender::new(true);
     let (from, to) = (ip(NEAR), ip(FAR));
-    let target = Target { from, to, interface: 0, traffic_class: 0, hop_limit: 0 };
-    let lane = sender.lane(to, 1).expect("a lane");
+    let target =
+        Target { source: from, destination: to, interface: 0, traffic_class: 0, hop_limit: 0 };
+    let lane = sender.select_lane(to, 1).expect("a lane");
     let path = Path::new(&target, lane).expect("a path");
     let len = pmtu.bytes() as usize;
     let (memory, mut from) = (vec![1; MEMORY], (0..MEMORY / 8).step_by(len).cycle());
@@ -234,7 +235,7 @@ fn stream_udp(far: &mut RemoteProcess, pmtu: Pmtu, bare: Bare) -> f64 {
                 Bare::Placed => (head, &[0; ICRC_LEN][..]),
             };
             let whole = head.len() + payload.len() + trailer.len();
-            let Some(place) = batch.place(&path, Ecn::Capable, whole) else { break };
+            let Some(place) = batch.reserve(&path, Ecn::Capable, whole) else { break };
             let identification = place.identification();
             let icrc = match bare {
                 Bare::Moved => [0; ICRC_LEN],
@@ -243,7 +244,7 @@ fn stream_udp(far: &mut RemoteProcess, pmtu: Pmtu, bare: Bare) -> f64 {
                 }
             };
             place
-                .put(head, &[Bytes::from(payload)], &icrc[..trailer.len()])
+                .fill(head, &[Bytes::from(payload)], &icrc[..trailer.len()])
                 .expect("as long as said");
         }
         batch.send();
@@ -266,7 +267,7 @@ fn sink_udp(pmtu: Pmtu, bare: Bare) {
     while begun.is_none() || last.elapsed() < STREAM / 4 {
         for datagram in receiver.receive().expect("a socket") {
             begun.get_or_insert_with(Instant::now);
-            let (source_port, mut identification) = (datagram.from.port(), 0);
+            let (source_port, mut identification) = (datagram.source.port(), 0);
             for packet in datagram.packets() {
                 bytes += len;
                 if bare == Bare::Moved {

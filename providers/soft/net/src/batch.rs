@@ -32,7 +32,7 @@ const PACKET_PARTS: usize = 34;
 /// The largest number of bytes of a packet's headers and trailer.
 const PACKET_OWN: usize = 128;
 /// Bytes of headers and trailers of all packets.
-const OWN: usize = PACKET_OWN * PACKETS;
+const COPIED_BYTES: usize = PACKET_OWN * PACKETS;
 /// The largest number of bytes of a datagram with all its packets: 64 KiB less the headers of
 /// either family.
 pub const DATAGRAM: usize = 0xffff - 8 - 40;
@@ -53,7 +53,7 @@ struct Store {
     messages: Vec<QueuedDatagram>,
     packets: Vec<Packet>,
     parts: Vec<DatagramPart<'static>>,
-    own: Box<[u8]>,
+    copied_bytes: Box<[u8]>,
 }
 
 /// A datagram of one or more packets.
@@ -123,7 +123,7 @@ pub struct LengthMismatch {
     /// Announced length in bytes.
     pub announced: usize,
     /// Actual length in bytes.
-    pub came: usize,
+    pub actual: usize,
 }
 
 impl Sender {
@@ -137,7 +137,7 @@ impl Sender {
             messages: Vec::with_capacity(MESSAGES),
             packets: Vec::with_capacity(PACKETS),
             parts: Vec::with_capacity(PARTS),
-            own: vec![0; OWN].into(),
+            copied_bytes: vec![0; COPIED_BYTES].into(),
         };
         let segments = if can { SEGMENTS_MAX } else { 1 };
         Self { lanes: Lanes::default(), segments, outgoing: Outgoing::new(MESSAGES, PARTS), store }
@@ -148,7 +148,7 @@ impl Sender {
     ///
     /// # Errors
     /// No socket could be created.
-    pub fn lane(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
+    pub fn select_lane(&mut self, address: IpAddr, entropy: u32) -> io::Result<Lane> {
         self.lanes.open(address, entropy)
     }
 
@@ -182,7 +182,7 @@ impl Sender {
     }
 
     /// The next report about sent datagrams. Poll it now and then, and after a refusal.
-    pub fn hint(&mut self) -> Option<DeliveryReport> {
+    pub fn next_report(&mut self) -> Option<DeliveryReport> {
         self.lanes.sockets().find_map(|socket| {
             let (name, control) = sys::error_queue(sys::fd(socket)).ok()?;
             DeliveryReport::new(&name, &control)
@@ -196,8 +196,8 @@ fn recycle<'p>(mut parts: Vec<DatagramPart<'_>>) -> Vec<DatagramPart<'p>> {
     // The vector is empty, so no part is converted; collecting in place keeps the capacity (a test
     // checks that).
     let converted = parts.into_iter().map(|part| match part {
-        DatagramPart::Own(at, len) => DatagramPart::Own(at, len),
-        DatagramPart::Outside(_) => DatagramPart::Own(0, 0),
+        DatagramPart::Copied(at, len) => DatagramPart::Copied(at, len),
+        DatagramPart::Outside(_) => DatagramPart::Copied(0, 0),
     });
     converted.collect()
 }
@@ -205,7 +205,7 @@ fn recycle<'p>(mut parts: Vec<DatagramPart<'_>>) -> Vec<DatagramPart<'p>> {
 impl<'a, 'p> Batch<'a, 'p> {
     /// Reserves room for a packet of `len` bytes including its ICRC. `None`: the batch is full, or
     /// the length is 0 or too large. Packets of a path are sent in order.
-    pub fn place<'b>(
+    pub fn reserve<'b>(
         &'b mut self,
         path: &'b Path,
         ecn: Ecn,
@@ -222,7 +222,7 @@ impl<'a, 'p> Batch<'a, 'p> {
         });
         let full = store.packets.len() == PACKETS
             || self.parts.capacity() - self.parts.len() < PACKET_PARTS
-            || OWN - self.used < PACKET_OWN
+            || COPIED_BYTES - self.used < PACKET_OWN
             || !(1..=DATAGRAM).contains(&len);
         if full || (last.is_none() && store.messages.len() == MESSAGES) {
             return None;
@@ -267,7 +267,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                 control: &message.control,
                 parts: store.parts_of(message, &self.parts),
             });
-            match self.sender.outgoing.send(sys::fd(socket), datagrams, &store.own) {
+            match self.sender.outgoing.send(sys::fd(socket), datagrams, &store.copied_bytes) {
                 Ok(count) => {
                     let taken = store.messages.get(done..done + count).unwrap_or_default();
                     sent.packets +=
@@ -320,7 +320,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             let parts = parts.unwrap_or_default();
             let (name, control) = (&message.name, &message.control);
             let datagram = DatagramParts { name, control, parts };
-            match outgoing.send(sys::fd(socket), std::iter::once(datagram), &store.own) {
+            match outgoing.send(sys::fd(socket), std::iter::once(datagram), &store.copied_bytes) {
                 Ok(_) => sent.packets += 1,
                 Err(error) => (sent.refused, sent.error) = (sent.refused + 1, Some(error)),
             }
@@ -357,7 +357,7 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
     /// # Errors
     /// The length differs from the reservation, the payload has more than 32 parts, or headers and
     /// trailer exceed 128 bytes. The batch stays unchanged.
-    pub fn put(
+    pub fn fill(
         self,
         head: &[u8],
         payload: &[Bytes<'p>],
@@ -367,13 +367,14 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
         let came = head.len() + payload.iter().map(Bytes::len).sum::<usize>() + trailer.len();
         let around = [head, trailer].into_iter().filter(|own| !own.is_empty()).count();
         let count = payload.len() + around;
-        let misfit = LengthMismatch { announced: len, came };
+        let misfit = LengthMismatch { announced: len, actual: came };
         let first = batch.parts.len();
         let own = head.len() + trailer.len();
         if came != len || count > PACKET_PARTS || own > PACKET_OWN {
             return Err(misfit);
         }
-        let own = batch.sender.store.own.get_mut(batch.used..batch.used + own).ok_or(misfit)?;
+        let own =
+            batch.sender.store.copied_bytes.get_mut(batch.used..batch.used + own).ok_or(misfit)?;
         let (before, after) = own.split_at_mut(head.len());
         before.copy_from_slice(head);
         after.copy_from_slice(trailer);
@@ -382,12 +383,12 @@ impl<'p> ReservedPacket<'_, '_, 'p> {
         let joins =
             joins && store.messages.last().is_some_and(|m| m.parts + count <= MESSAGE_PARTS);
         if !head.is_empty() {
-            batch.parts.push(DatagramPart::Own(batch.used as u32, head.len() as u32));
+            batch.parts.push(DatagramPart::Copied(batch.used as u32, head.len() as u32));
             batch.used += head.len();
         }
         batch.parts.extend(payload.iter().map(|&bytes| DatagramPart::Outside(bytes)));
         if !trailer.is_empty() {
-            batch.parts.push(DatagramPart::Own(batch.used as u32, trailer.len() as u32));
+            batch.parts.push(DatagramPart::Copied(batch.used as u32, trailer.len() as u32));
             batch.used += trailer.len();
         }
         store.packets.push(Packet { first, parts: count });
@@ -468,7 +469,7 @@ impl Path {
 
 impl fmt::Display for LengthMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { announced, came } = self;
+        let Self { announced, actual: came } = self;
         write!(f, "a packet of {came} bytes, or with too many parts; {announced} were announced")
     }
 }

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeliveryReport {
     /// The destination of the datagram.
-    pub to: SocketAddr,
+    pub destination: SocketAddr,
     /// The content of the report.
     pub reason: Reason,
 }
@@ -49,6 +49,6 @@ impl DeliveryReport {
             libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EACCES => Reason::Unreachable,
             other => Reason::Other(other),
         };
-        Some(Self { to, reason })
+        Some(Self { destination: to, reason })
     }
 }

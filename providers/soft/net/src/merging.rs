@@ -7,7 +7,7 @@
 #[derive(Debug)]
 pub(crate) struct Merging {
     /// Whether the kernel supports merging, and the settings permit it.
-    pub(crate) may: bool,
+    pub(crate) is_allowed: bool,
     is_on: bool,
     /// Number of datagrams that arrived alone in a row.
     alone: u32,
@@ -20,7 +20,7 @@ const ENOUGH: u32 = 64;
 impl Merging {
     /// Merging is on if permitted.
     pub(crate) const fn new(may: bool) -> Self {
-        Self { may, is_on: may, alone: 0 }
+        Self { is_allowed: may, is_on: may, alone: 0 }
     }
 
     /// Records a call that received `count` datagrams; `is_merged` tells whether one of them has
@@ -30,7 +30,7 @@ impl Merging {
         count: usize,
         is_merged: impl FnOnce() -> bool,
     ) -> Option<bool> {
-        let is_alone = match (self.may, self.is_on, count) {
+        let is_alone = match (self.is_allowed, self.is_on, count) {
             (false, ..) | (_, _, 0) => return None,
             (_, true, 1) => !is_merged(),
             (_, false, 1) => return None,

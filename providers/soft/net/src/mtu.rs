@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 /// Bytes around the payload of the longest packet: IPv6, UDP, base header, RETH, ICRC. The kernel's
 /// rxe uses the same value, and both ends must agree.
-const AROUND: u32 = 80;
+const HEADER_BYTES: u32 = 80;
 
 /// The MTU of the route to `to` in bytes: of the interface, or less after ICMP. `interface` belongs
 /// to a link-local address; otherwise 0.
@@ -37,7 +37,7 @@ pub fn route_mtu(to: IpAddr, interface: u32) -> io::Result<u32> {
 /// The RoCE path MTU (256 to 4096) for an IP MTU; `None`: too small for any.
 #[must_use]
 pub fn roce_mtu(mtu: u32) -> Option<u32> {
-    let room = mtu.checked_sub(AROUND)?;
+    let room = mtu.checked_sub(HEADER_BYTES)?;
     [4096, 2048, 1024, 512, 256].into_iter().find(|&size| size <= room)
 }
 

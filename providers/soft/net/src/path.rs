@@ -11,9 +11,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// The local address of the source GID. Packets carry it as source, or are not sent.
-    pub from: IpAddr,
+    pub source: IpAddr,
     /// The peer's address, of the destination GID.
-    pub to: IpAddr,
+    pub destination: IpAddr,
     /// The interface of a link-local address or of a multicast group; otherwise 0.
     pub interface: u32,
     /// TOS or traffic class. Its low two bits are ECN and come from each packet.
@@ -55,7 +55,7 @@ impl Path {
     /// # Errors
     /// No packet can be sent there.
     pub fn new(target: &Target, lane: Lane) -> Result<Self, PathError> {
-        let (from, to) = (target.from.to_canonical(), target.to.to_canonical());
+        let (from, to) = (target.source.to_canonical(), target.destination.to_canonical());
         let family = Family::of(to);
         if Family::of(from) != family || lane.family() != family {
             return Err(PathError::Families);
@@ -105,7 +105,7 @@ impl Path {
             (IpAddr::V6(_), IpAddr::V4(_)) => return Err(PathError::Families),
         };
         let traffic_class = target.traffic_class & !3;
-        let target = Target { from, to, ..*target };
+        let target = Target { source: from, destination: to, ..*target };
         Ok(Self { target, name: Name::new(name), control, traffic_class, hops, family, lane })
     }
 

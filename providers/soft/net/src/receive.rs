@@ -53,9 +53,9 @@ pub struct Datagram<'a> {
     /// The payload.
     pub bytes: &'a [u8],
     /// The sender's address. The port does not identify the sender.
-    pub from: SocketAddr,
+    pub source: SocketAddr,
     /// The destination: a local address or a multicast group.
-    pub to: IpAddr,
+    pub destination: IpAddr,
     /// The receiving interface.
     pub interface: u32,
     /// TOS or traffic class.
@@ -145,7 +145,7 @@ impl Receiver {
     /// Whether the kernel may merge datagrams.
     #[must_use]
     pub fn merges(&self) -> bool {
-        self.merging.may
+        self.merging.is_allowed
     }
 
     /// The bound port.
@@ -258,8 +258,8 @@ impl<'a> Datagram<'a> {
         let bytes = received.bytes;
         let mut datagram = Self {
             bytes,
-            from,
-            to: unspecified,
+            source: from,
+            destination: unspecified,
             interface: 0,
             traffic_class: 0,
             hop_limit: 0,
@@ -274,11 +274,11 @@ impl<'a> Datagram<'a> {
                     let (interface, rest) = data.split_first_chunk()?;
                     let (_ours, rest) = rest.split_first_chunk::<4>()?;
                     datagram.interface = u32::from_ne_bytes(*interface);
-                    datagram.to = Ipv4Addr::from(*rest.first_chunk::<4>()?).into();
+                    datagram.destination = Ipv4Addr::from(*rest.first_chunk::<4>()?).into();
                 }
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                     let (to, rest) = data.split_first_chunk::<16>()?;
-                    datagram.to = Ipv6Addr::from(*to).into();
+                    datagram.destination = Ipv6Addr::from(*to).into();
                     datagram.interface = u32::from_ne_bytes(*rest.first_chunk()?);
                 }
                 (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
@@ -294,7 +294,7 @@ impl<'a> Datagram<'a> {
                 _ => {}
             }
         }
-        (datagram.to != unspecified).then_some(datagram)
+        (datagram.destination != unspecified).then_some(datagram)
     }
 
     /// The packets, each with its ICRC.

@@ -12,8 +12,8 @@ pub struct DatagramRun<'r, 'a> {
     /// The first datagram.
     pub first: Datagram<'a>,
     datagrams: &'r mut Datagrams<'a>,
-    rest: Chunks<'a, u8>,
-    taken: usize,
+    remaining: Chunks<'a, u8>,
+    consumed_bytes: usize,
 }
 
 /// The largest number of bytes in a run: as many as a kernel merges.
@@ -26,8 +26,8 @@ impl<'a> Datagrams<'a> {
         let first = self.next()?;
         Some(DatagramRun {
             first,
-            rest: first.packets(),
-            taken: first.bytes.len(),
+            remaining: first.packets(),
+            consumed_bytes: first.bytes.len(),
             datagrams: self,
         })
     }
@@ -36,8 +36,8 @@ impl<'a> Datagrams<'a> {
 impl DatagramRun<'_, '_> {
     /// Number of bytes of the datagrams so far.
     #[must_use]
-    pub const fn taken(&self) -> usize {
-        self.taken
+    pub const fn consumed_bytes(&self) -> usize {
+        self.consumed_bytes
     }
 }
 
@@ -46,22 +46,22 @@ impl<'a> Iterator for DatagramRun<'_, 'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
-            if let Some(packet) = self.rest.next() {
+            if let Some(packet) = self.remaining.next() {
                 return Some(packet);
             }
-            let (first, taken) = (&self.first, self.taken);
+            let (first, taken) = (&self.first, self.consumed_bytes);
             let next = self.datagrams.next_if(|next| {
                 let fits = taken + next.bytes.len() <= MOST && !next.is_cut;
                 fits && header_fields(first) == header_fields(next)
                     && steering::probed(next.bytes).is_none()
             })?;
-            self.taken += next.bytes.len();
-            self.rest = next.packets();
+            self.consumed_bytes += next.bytes.len();
+            self.remaining = next.packets();
         }
     }
 }
 
 /// All header fields of a datagram.
 fn header_fields<'d>(it: &'d Datagram<'_>) -> impl PartialEq + use<'d> {
-    (it.from, it.to, it.interface, it.traffic_class, it.hop_limit)
+    (it.source, it.destination, it.interface, it.traffic_class, it.hop_limit)
 }

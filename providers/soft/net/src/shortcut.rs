@@ -32,7 +32,7 @@ impl Shortcut {
     /// or to a link-local address, or the kernel does not report how it numbers packets.
     pub fn open(path: &Path) -> io::Result<Self> {
         let target = path.target();
-        if target.interface != 0 || target.to.is_multicast() {
+        if target.interface != 0 || target.destination.is_multicast() {
             return Err(io::ErrorKind::Unsupported.into());
         }
         let domain = if path.family == Family::V4 { Domain::IPV4 } else { Domain::IPV6 };
@@ -47,7 +47,7 @@ impl Shortcut {
         sys::option::never_fragment(&socket, path.family)?;
         // The lane has the same port, and permits sharing.
         socket.set_reuse_address(true)?;
-        socket.bind(&SocketAddr::new(target.from, path.source_port()).into())?;
+        socket.bind(&SocketAddr::new(target.source, path.source_port()).into())?;
         socket.connect(&path.name.address().ok_or(io::ErrorKind::InvalidInput)?.into())?;
         let mut shortcut = Self { socket, next: 0, step: 0 };
         if path.family == Family::V4 {
@@ -98,7 +98,7 @@ impl Shortcut {
         sys::send_connected(sys::fd(&self.socket), &[])?;
         // The report precedes the return of the sending call.
         let mut reported = [0; 256];
-        let len = sys::sent(sys::fd(&self.socket), &mut reported)?;
+        let len = sys::read_error_datagram(sys::fd(&self.socket), &mut reported)?;
         let number = identification(reported.get(..len).unwrap_or_default(), path);
         number.ok_or_else(|| io::ErrorKind::Unsupported.into())
     }
@@ -111,7 +111,8 @@ fn identification(reported: &[u8], path: &Path) -> Option<u16> {
         return None;
     };
     let target = path.target();
-    let goes = target.from == IpAddr::from(source) && target.to == IpAddr::from([d3, d2, d1, d0]);
+    let goes = target.source == IpAddr::from(source)
+        && target.destination == IpAddr::from([d3, d2, d1, d0]);
     let is_ours = goes && udp.starts_with(&path.source_port().to_be_bytes());
     is_ours.then_some(u16::from_be_bytes([n1, n0]))
 }
@@ -132,9 +133,14 @@ mod tests {
 
     /// A path to the local host.
     fn path() -> Path {
-        let target =
-            Target { from: OURS, to: OURS, interface: 0, traffic_class: 0x48, hop_limit: 9 };
-        let lane = Sender::new(false).lane(OURS, 0).expect("a lane");
+        let target = Target {
+            source: OURS,
+            destination: OURS,
+            interface: 0,
+            traffic_class: 0x48,
+            hop_limit: 9,
+        };
+        let lane = Sender::new(false).select_lane(OURS, 0).expect("a lane");
         Path::new(&target, lane).expect("a path")
     }
 

@@ -17,7 +17,7 @@ pub struct Bits(pub u8);
 
 /// A manufacturer opcode of no transport, as used by the engine's extension.
 const PROBE: u8 = 0xc1;
-const MARK: [u8; 4] = *b"fvrb";
+const PROGRAM_NAME: [u8; 4] = *b"fvrb";
 /// Offset of the index in a probe.
 const PLACE_AT: u32 = 8;
 /// Offset of the QPN in a base header, including the byte before it.
@@ -30,7 +30,7 @@ const NOWHERE: u32 = u32::MAX;
 /// A datagram for the socket with index `place`, to be sent to the shared address.
 #[must_use]
 pub fn probe(place: u16) -> [u8; 12] {
-    let ([m0, m1, m2, m3], [p1, p0]) = (MARK, place.to_be_bytes());
+    let ([m0, m1, m2, m3], [p1, p0]) = (PROGRAM_NAME, place.to_be_bytes());
     [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0]
 }
 
@@ -38,7 +38,7 @@ pub fn probe(place: u16) -> [u8; 12] {
 #[must_use]
 pub fn probed(datagram: &[u8]) -> Option<u16> {
     match *datagram {
-        [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0] if [m0, m1, m2, m3] == MARK => {
+        [PROBE, 0, m0, m1, m2, m3, 0, 0, p1, p0, 0, 0] if [m0, m1, m2, m3] == PROGRAM_NAME => {
             Some(u16::from_be_bytes([p1, p0]))
         }
         _ => None,

@@ -39,9 +39,14 @@ fn stay() {
 }
 
 fn path(sender: &mut Sender, from: &str, to: &str, interface: u32) -> Path {
-    let target =
-        Target { from: ip(from), to: ip(to), interface, traffic_class: CLASS, hop_limit: HOPS };
-    let lane = sender.lane(target.to, 7).expect("a lane");
+    let target = Target {
+        source: ip(from),
+        destination: ip(to),
+        interface,
+        traffic_class: CLASS,
+        hop_limit: HOPS,
+    };
+    let lane = sender.select_lane(target.destination, 7).expect("a lane");
     Path::new(&target, lane).expect("a path")
 }
 
@@ -74,9 +79,12 @@ fn the_path_mtu_is_the_one_of_the_route() {
                 assert_eq!(error, Some(libc::EMSGSIZE));
                 drop(batch);
                 let hint = wait_for(|| {
-                    sender.hint().filter(|hint| matches!(hint.reason, Reason::TooLong(_)))
+                    sender.next_report().filter(|hint| matches!(hint.reason, Reason::TooLong(_)))
                 });
-                assert_eq!((hint.to.ip(), hint.reason), (path.target().to, Reason::TooLong(1500)));
+                assert_eq!(
+                    (hint.destination.ip(), hint.reason),
+                    (path.target().destination, Reason::TooLong(1500))
+                );
             }
             assert!(sender.segments(), "that a packet was too long says nothing of segmentation");
             far.finish();

@@ -83,7 +83,7 @@ fn a_mark_of_congestion_is_seen() {
 fn hop_limit_and_class_of_a_path_are_not_those_of_its_lane() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, true, true);
-        let lane = ends.sender.lane(ends.address, 0x1234).expect("a lane");
+        let lane = ends.sender.select_lane(ends.address, 0x1234).expect("a lane");
         // The first and the last case equal the lane's settings.
         for (traffic_class, hop_limit, ecn) in [
             (0, 0, Ecn::Capable),
@@ -170,8 +170,8 @@ fn a_payload_may_be_scattered() {
         let wanted = parts.concat();
         let parts: Vec<Bytes<'_>> = parts.into_iter().map(Bytes::from).collect();
         let mut batch = ends.sender.batch();
-        let place = batch.place(&ends.path, Ecn::Capable, 12 + 1000 + 4).expect("room");
-        place.put(&[4; 12], &parts, &[0; 4]).expect("as long as said");
+        let place = batch.reserve(&ends.path, Ecn::Capable, 12 + 1000 + 4).expect("room");
+        place.fill(&[4; 12], &parts, &[0; 4]).expect("as long as said");
         assert_eq!(batch.send().packets, 1);
         drop(batch);
         assert_eq!(ends.receive(1)[0].bytes[12..1012], wanted);
@@ -185,8 +185,8 @@ fn packets_of_payload_only_are_sent_together_too() {
     let all = wanted.concat();
     let mut batch = ends.sender.batch();
     for bytes in all.chunks(512) {
-        let place = batch.place(&ends.path, Ecn::Capable, 512).expect("room");
-        place.put(&[], &[Bytes::from(bytes)], &[]).expect("as long as said");
+        let place = batch.reserve(&ends.path, Ecn::Capable, 512).expect("room");
+        place.fill(&[], &[Bytes::from(bytes)], &[]).expect("as long as said");
     }
     assert_eq!(batch.send().packets, 70);
     drop(batch);
@@ -199,20 +199,20 @@ fn an_unsendable_packet_is_refused_and_the_others_are_sent() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let bytes = body(1, 100);
     let mut other = Sender::new(true);
-    let foreign = other.lane(ends.address, 3).expect("a lane");
+    let foreign = other.select_lane(ends.address, 3).expect("a lane");
     let target = ends.target;
     let wrong_source = Path::new(&target, foreign).expect("it looks well").to_port(ends.port);
     let mut batch = ends.sender.batch();
     put(&mut batch, &wrong_source, Ecn::Capable, &bytes);
     put(&mut batch, &ends.path, Ecn::Capable, &bytes);
-    let place = batch.place(&ends.path, Ecn::Capable, 50).expect("room");
+    let place = batch.reserve(&ends.path, Ecn::Capable, 50).expect("room");
     let misfit =
-        place.put(&[1; 12], &[Bytes::from(&bytes[..])], &[]).expect_err("longer than said");
-    assert_eq!((misfit.announced, misfit.came), (50, 112));
-    let place = batch.place(&ends.path, Ecn::Capable, 200).expect("room");
-    assert!(place.put(&[1; 200], &[], &[]).is_err(), "too much around it");
-    assert!(batch.place(&ends.path, Ecn::Capable, 0).is_none(), "an empty one");
-    assert!(batch.place(&ends.path, Ecn::Capable, 70_000).is_none(), "longer than any");
+        place.fill(&[1; 12], &[Bytes::from(&bytes[..])], &[]).expect_err("longer than said");
+    assert_eq!((misfit.announced, misfit.actual), (50, 112));
+    let place = batch.reserve(&ends.path, Ecn::Capable, 200).expect("room");
+    assert!(place.fill(&[1; 200], &[], &[]).is_err(), "too much around it");
+    assert!(batch.reserve(&ends.path, Ecn::Capable, 0).is_none(), "an empty one");
+    assert!(batch.reserve(&ends.path, Ecn::Capable, 70_000).is_none(), "longer than any");
     let sent = batch.send();
     assert_eq!((sent.packets, sent.refused), (1, 1), "{sent:?}");
     assert!(batch.is_empty());
@@ -229,14 +229,14 @@ fn a_full_batch_refuses_packets_and_is_empty_after_sending() {
     for _ in 0..2 {
         let mut batch = ends.sender.batch();
         let mut count = 0;
-        while batch.place(&ends.path, Ecn::Capable, 20).is_some() {
+        while batch.reserve(&ends.path, Ecn::Capable, 20).is_some() {
             put(&mut batch, &ends.path, Ecn::Capable, &bytes);
             count += 1;
             assert!(count < 100_000, "it is never full");
         }
         let sent = batch.send();
         assert_eq!((sent.packets, sent.refused), (count, 0), "{sent:?}");
-        assert!(batch.place(&ends.path, Ecn::Capable, 20).is_some());
+        assert!(batch.reserve(&ends.path, Ecn::Capable, 20).is_some());
         drop(batch);
         assert_eq!(ends.receive(count).len(), count);
     }
@@ -247,12 +247,12 @@ fn paths_to_unusable_destinations_are_refused() {
     let mut sender = Sender::new(true);
     let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
     let (v4, v6) = (
-        sender.lane(ip("::ffff:10.0.0.1"), 1).expect("a lane"),
-        sender.lane(ip("::1"), 1).expect("a lane"),
+        sender.select_lane(ip("::ffff:10.0.0.1"), 1).expect("a lane"),
+        sender.select_lane(ip("::1"), 1).expect("a lane"),
     );
     let target = |from, to| Target {
-        from: ip(from),
-        to: ip(to),
+        source: ip(from),
+        destination: ip(to),
         interface: 0,
         traffic_class: 0,
         hop_limit: 0,
@@ -270,8 +270,8 @@ fn paths_to_unusable_destinations_are_refused() {
 #[test]
 fn an_address_that_is_not_ours_is_not_sent_from() {
     let mut ends = Ends::new("127.0.0.1", true, true);
-    let target = Target { from: "192.0.2.1".parse().expect("an address"), ..ends.target };
-    let lane = ends.sender.lane(ends.address, 0).expect("a lane");
+    let target = Target { source: "192.0.2.1".parse().expect("an address"), ..ends.target };
+    let lane = ends.sender.select_lane(ends.address, 0).expect("a lane");
     let path = Path::new(&target, lane).expect("it looks well").to_port(ends.port);
     let bytes = body(1, 8);
     let mut batch = ends.sender.batch();
@@ -295,9 +295,9 @@ fn a_closed_port_at_the_destination_is_a_hint_and_stops_nothing() {
             assert_eq!((sent.packets, sent.refused), (2, 0), "{sent:?}");
         }
         assert_eq!(ends.receive(5).len(), 5);
-        let hint = wait_for(|| ends.sender.hint());
+        let hint = wait_for(|| ends.sender.next_report());
         assert_eq!(
-            (hint.to.ip(), hint.to.port(), hint.reason),
+            (hint.destination.ip(), hint.destination.port(), hint.reason),
             (ends.address, closed, Reason::Refused)
         );
     }
@@ -332,7 +332,7 @@ fn receiving_without_datagrams_is_no_error() {
 fn datagrams_with_equal_headers_are_one_run_up_to_the_length_that_a_kernel_merges() {
     for address in FAMILIES {
         let mut ends = Ends::new(address, false, false);
-        let lane = ends.sender.lane(ends.address, 0x4321).expect("a lane");
+        let lane = ends.sender.select_lane(ends.address, 0x4321).expect("a lane");
         let other = Path::new(&ends.target, lane).expect("a path").to_port(ends.port);
         assert_ne!(other.source_port(), ends.path.source_port());
         let runs_of = |ends: &mut Ends, packets: &[(bool, usize)]| {
@@ -349,7 +349,7 @@ fn datagrams_with_equal_headers_are_one_run_up_to_the_length_that_a_kernel_merge
             let mut runs = Vec::new();
             while let Some(mut run) = datagrams.next_run() {
                 let lens: Vec<usize> = run.by_ref().map(<[u8]>::len).collect();
-                assert_eq!(run.taken(), lens.iter().sum::<usize>());
+                assert_eq!(run.consumed_bytes(), lens.iter().sum::<usize>());
                 runs.push(lens.len());
             }
             runs
@@ -397,13 +397,13 @@ fn packets_sent_by_a_shortcut_arrive_as_by_the_lane() {
 fn there_is_no_shortcut_to_a_multicast_group_or_from_a_foreign_address() {
     let mut ends = Ends::new("127.0.0.1", true, true);
     let target = |from: &str, to: &str| Target {
-        from: from.parse().expect("an address"),
-        to: to.parse().expect("an address"),
+        source: from.parse().expect("an address"),
+        destination: to.parse().expect("an address"),
         ..ends.target
     };
     let targets = [target("127.0.0.1", "224.0.0.77"), target("192.0.2.77", "127.0.0.1")];
     for target in targets {
-        let lane = ends.sender.lane(target.to, 1).expect("a lane");
+        let lane = ends.sender.select_lane(target.destination, 1).expect("a lane");
         let path = Path::new(&target, lane).expect("a path");
         assert!(Shortcut::open(&path).is_err(), "{target:?}");
     }

@@ -21,14 +21,19 @@ fn group(count: usize) -> Vec<Receiver> {
 fn send(port: u16, datagrams: &[Vec<u8>]) {
     let address: IpAddr = "127.0.0.1".parse().expect("an address");
     let mut sender = Sender::new(false);
-    let target =
-        Target { from: address, to: address, interface: 0, traffic_class: 0, hop_limit: 1 };
-    let lane = sender.lane(address, 0x1234).expect("a lane");
+    let target = Target {
+        source: address,
+        destination: address,
+        interface: 0,
+        traffic_class: 0,
+        hop_limit: 1,
+    };
+    let lane = sender.select_lane(address, 0x1234).expect("a lane");
     let path = Path::new(&target, lane).expect("a path").to_port(port);
     let mut batch = sender.batch();
     for bytes in datagrams {
-        let place = batch.place(&path, Ecn::Capable, bytes.len()).expect("room");
-        place.put(bytes, &[], &[]).expect("as long as said");
+        let place = batch.reserve(&path, Ecn::Capable, bytes.len()).expect("room");
+        place.fill(bytes, &[], &[]).expect("as long as said");
     }
     assert_eq!(batch.send().packets, datagrams.len());
 }

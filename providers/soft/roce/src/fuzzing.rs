@@ -15,14 +15,14 @@ use std::time::Duration;
 
 /// Bytes that READs may cover here.
 const MEMORY: u32 = 1 << 20;
-const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const LOCAL_HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const REMOTE_HOST: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 /// Parses packets and checks properties. A parsed packet must emit the same bytes. A packet with an
 /// ICRC is intact, and damaged once one bit has changed.
 pub fn codec(bytes: &[u8]) {
-    let v4 = Addresses::V4 { src: THERE, dst: HERE };
-    let v6 = Addresses::V6 { src: THERE.to_ipv6_mapped(), dst: HERE.to_ipv6_mapped() };
+    let v4 = Addresses::V4 { src: REMOTE_HOST, dst: LOCAL_HOST };
+    let v6 = Addresses::V6 { src: REMOTE_HOST.to_ipv6_mapped(), dst: LOCAL_HOST.to_ipv6_mapped() };
     let envelope = |addresses| CoveredHeaders { addresses, source_port: 0xc000, identification: 7 };
     for check in [Check::Off, Check::Weak, Check::Full] {
         for addresses in [v4, v6] {
@@ -77,7 +77,7 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
         3 => Service::XrcTarget,
         _ => Service::Rc,
     };
-    let addresses = Addresses::V4 { src: HERE, dst: THERE };
+    let addresses = Addresses::V4 { src: LOCAL_HOST, dst: REMOTE_HOST };
     let pmtu = if script.byte().is_multiple_of(4) { Pmtu::B1024 } else { Pmtu::B256 };
     let mut config = Config::new(service, Qpn::new(1), pmtu);
     config.peer = (service != Service::Ud).then_some(Peer { addresses, qpn: Qpn::new(2) });
@@ -85,11 +85,12 @@ fn sent_by(script: &[u8]) -> [bool; 256] {
     config.responder_resources = script.byte() % 4;
     // The nonce's proof is 2, which scripts can contain.
     config.nonce = Nonce::new(1);
-    config.tuning = Tuning { hold: u16::from(script.byte()) * 2, ..Tuning::default() };
+    config.tuning = Tuning { max_held_packets: u16::from(script.byte()) * 2, ..Tuning::default() };
     let mut qp = Qp::new(config);
     qp.ready_to_send(Sending { timeout: 8, initiator_depth: 2, ..Sending::default() });
     let (now, held) = (Time::from_ns(1), vec![None; 256]);
-    let mut run = Run { qp, now, posted: 0, completed: 0, held, opcodes: [false; 256] };
+    let mut run =
+        Run { qp, now, posted: 0, completed: 0, held_packets: held, opcodes: [false; 256] };
     while !script.0.is_empty() {
         run.act(&mut script);
         run.inspect();
@@ -122,7 +123,7 @@ struct Run {
     now: Time,
     posted: u64,
     completed: u64,
-    held: Vec<Option<Vec<u8>>>,
+    held_packets: Vec<Option<Vec<u8>>>,
     /// The opcodes that were sent.
     opcodes: [bool; 256],
 }
@@ -167,7 +168,7 @@ impl Run {
                 let bits = script.byte();
                 let (whole_region, global, persistent) =
                     (bits & 1 != 0, bits & 2 != 0, bits & 4 != 0);
-                Op::Flush { va, rkey, how: Feth { whole_region, global, persistent } }
+                Op::Flush { va, rkey, flush_scope: Feth { whole_region, global, persistent } }
             }
             5 => Op::Datagram {
                 qpn: Qpn::new(2),
@@ -206,7 +207,7 @@ impl Run {
         let answer = script.byte();
         self.receive(&bytes, answer);
         while let Some(place) = self.qp.release() {
-            let held = self.held.get_mut(usize::from(place)).and_then(Option::take);
+            let held = self.held_packets.get_mut(usize::from(place)).and_then(Option::take);
             if let Some(bytes) = held {
                 self.receive(&bytes, answer);
             }
@@ -214,19 +215,20 @@ impl Run {
     }
 
     fn receive(&mut self, bytes: &[u8], answer: u8) {
-        let addresses = Addresses::V4 { src: THERE, dst: HERE };
+        let addresses = Addresses::V4 { src: REMOTE_HOST, dst: LOCAL_HOST };
         let arrival = Arrival { addresses, congested: answer.is_multiple_of(8), packet: bytes };
         match self.qp.receive(self.now, &arrival) {
-            Step::Hold(place) => {
-                let slot = self.held.get_mut(usize::from(place)).expect("a place below 256");
+            Step::HoldPacket(place) => {
+                let slot =
+                    self.held_packets.get_mut(usize::from(place)).expect("a place below 256");
                 *slot = Some(bytes.to_vec());
             }
-            Step::Place { payload, .. } => assert!(bytes.get(payload).is_some()),
+            Step::PlaceResponse { payload, .. } => assert!(bytes.get(payload).is_some()),
             // Refuse a READ longer than the memory, which would be sent in full.
-            Step::Ask(ResponderRequest::Read { region, .. }) if region.len > MEMORY => {
+            Step::AskCaller(ResponderRequest::Read { region, .. }) if region.len > MEMORY => {
                 self.qp.answer(ResponderReply::Refused(Refusal::RemoteAccess));
             }
-            Step::Ask(_) => match answer % 16 {
+            Step::AskCaller(_) => match answer % 16 {
                 0 => self.qp.answer(ResponderReply::Rnr),
                 1 => self.qp.answer(ResponderReply::Refused(Refusal::RemoteAccess)),
                 2..5 => self.qp.answer(ResponderReply::Original(7)),

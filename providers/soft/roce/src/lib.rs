@@ -26,8 +26,9 @@
 //!
 //! - [`ResponderRequest`](engine::ResponderRequest), from the responder: deliver, place, allow a
 //!   read, execute an atomic.
-//! - [`Step::Place`](engine::Step::Place), [`Step::Original`](engine::Step::Original), from the
-//!   requester: data of our READ, the value before our atomic.
+//! - [`Step::PlaceResponse`](engine::Step::PlaceResponse),
+//!   [`Step::Original`](engine::Step::Original), from the requester: data of our READ, the value
+//!   before our atomic.
 //! - [`poll_transmit`](engine::Qp::poll_transmit): a packet to send, as header bytes and the *name*
 //!   of its payload.
 //! - [`poll_event`](engine::Qp::poll_event): completions in order, errors, the end of draining.
@@ -51,7 +52,7 @@
 //!   with its offset in the message. The length of the message is unknown before its last packet.
 //!   With `first` the caller takes a receive, or answers [`Rnr`](engine::ResponderReply::Rnr).
 //!   After `Rnr` the peer repeats the request. With `last` the receive completes.
-//! - **WRITE.** [`ResponderRequest::Place`](engine::ResponderRequest::Place) for each packet. The
+//! - **WRITE.** [`ResponderRequest::Write`](engine::ResponderRequest::Write) for each packet. The
 //!   first packet has the range of the whole message, so the caller checks keys once, before
 //!   placing any byte.
 //! - **READ.** [`ResponderRequest::Read`](engine::ResponderRequest::Read) once. Each response
@@ -73,10 +74,11 @@
 //!
 //! Standard RoCE goes back to the loss: after a gap the responder sends one NAK and drops all
 //! packets until the expected one arrives. Every peer gets this service. If both ends speak the
-//! *extension*, the responder holds packets behind a gap. For [`Step::Hold`](engine::Step::Hold)
-//! the *caller* keeps the datagram in one of a bounded number of places, and passes it in again
-//! when [`release`](engine::Qp::release) says so. The responder lists the held packets for the
-//! requester, which repeats only the missing ones. Requests still execute in order.
+//! *extension*, the responder holds packets behind a gap. For
+//! [`Step::HoldPacket`](engine::Step::HoldPacket) the *caller* keeps the datagram in one of a
+//! bounded number of places, and passes it in again when [`release`](engine::Qp::release) says so.
+//! The responder lists the held packets for the requester, which repeats only the missing ones.
+//! Requests still execute in order.
 //!
 //! The ends agree as follows. A requester sends [`Hello`](wire::ExtensionMessage::Hello) before its
 //! first packet, and again after plain NAKs: after the first three, and then whenever their number

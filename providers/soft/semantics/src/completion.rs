@@ -72,7 +72,7 @@ pub const fn vendor_err(status: u32) -> u8 {
 }
 
 /// Fields that few completions have. A queue only stores them if it was created to read them
-/// (`Reads::any`).
+/// (`Reads::any_field`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RareFields {
     /// Tag matching: the tag of ibv_wc_read_tm_info(3).
@@ -89,7 +89,7 @@ pub struct RareFields {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stamped {
     /// The fields that the sender of the completion passed.
-    pub rare: RareFields,
+    pub rare_fields: RareFields,
     /// Device clock in nanoseconds, if [`Reads`] requests it.
     pub device_ns: u64,
     /// Nanoseconds since the epoch, if [`Reads`] requests them.
@@ -100,7 +100,7 @@ pub struct Stamped {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reads {
     /// The fields of [`RareFields`].
-    pub rare: bool,
+    pub rare_fields: bool,
     /// The time of arrival by the device clock.
     pub device_clock: bool,
     /// The time of arrival by the wall clock.
@@ -108,8 +108,8 @@ pub struct Reads {
 }
 
 impl Reads {
-    const fn any(self) -> bool {
-        self.rare || self.device_clock || self.wallclock
+    const fn any_field(self) -> bool {
+        self.rare_fields || self.device_clock || self.wallclock
     }
 }
 
@@ -174,7 +174,7 @@ pub struct CompletionRing {
     overwrites: bool,
     moderation: Moderation,
     /// Number of completions for which moderation delays an event, and the event's deadline.
-    held: u16,
+    moderated: u16,
     due: Option<Time>,
     /// One for each entry if readers request them, otherwise empty.
     stamped: Box<[Stamped]>,
@@ -195,7 +195,7 @@ impl CompletionRing {
     /// `None`: out of memory.
     pub fn new(capacity: usize, reads: Reads, overwrites: bool) -> Option<Self> {
         let places = capacity.next_power_of_two();
-        let stamped = if reads.any() { places } else { 0 };
+        let stamped = if reads.any_field() { places } else { 0 };
         let mut ring = Self {
             entries: filled(Cqe::default(), places)?,
             capacity,
@@ -204,7 +204,7 @@ impl CompletionRing {
             planned: None,
             overwrites,
             moderation: Moderation::default(),
-            held: 0,
+            moderated: 0,
             due: None,
             stamped: filled(Stamped::default(), stamped)?,
             reads,
@@ -245,7 +245,7 @@ impl CompletionRing {
 
     /// The index of the completion at this position.
     #[inline]
-    const fn at(&self, position: u64) -> usize {
+    const fn index_of(&self, position: u64) -> usize {
         position as usize & (self.entries.len() - 1)
     }
 
@@ -262,7 +262,7 @@ impl CompletionRing {
         if self.pushed - self.popped >= self.plain_limit {
             return self.push_checked(cqe, rare, solicited, clock);
         }
-        let at = self.at(self.pushed);
+        let at = self.index_of(self.pushed);
         self.entries[at] = *cqe;
         self.pushed += 1;
         PushOutcome::Quiet
@@ -280,7 +280,7 @@ impl CompletionRing {
         if self.len() >= self.limit && !self.make_room() {
             return PushOutcome::Overrun;
         }
-        let at = self.at(self.pushed);
+        let at = self.index_of(self.pushed);
         self.entries[at] = *cqe;
         if !self.stamped.is_empty() {
             self.stamp(at, rare, clock);
@@ -340,8 +340,8 @@ impl CompletionRing {
 
     #[cold]
     fn moderate(&mut self, clock: &impl Clock) -> PushOutcome {
-        self.held += 1;
-        if self.held >= self.moderation.count {
+        self.moderated += 1;
+        if self.moderated >= self.moderation.count {
             self.disarm();
             return PushOutcome::Event;
         }
@@ -357,7 +357,7 @@ impl CompletionRing {
     pub fn disarm(&mut self) {
         self.armed = Armed::No;
         self.update_plain_limit();
-        self.held = 0;
+        self.moderated = 0;
         self.due = None;
     }
 
@@ -385,7 +385,7 @@ impl CompletionRing {
     #[cold]
     fn stamp(&mut self, at: usize, rare: Option<&RareFields>, clock: &impl Clock) {
         self.stamped[at] = Stamped {
-            rare: rare.copied().unwrap_or_default(),
+            rare_fields: rare.copied().unwrap_or_default(),
             device_ns: if self.reads.device_clock { clock.device_ns() } else { 0 },
             wallclock_ns: if self.reads.wallclock { clock.wallclock_ns() } else { 0 },
         };
@@ -397,7 +397,7 @@ impl CompletionRing {
         if self.is_empty() {
             return None;
         }
-        let cqe = self.entries[self.at(self.popped)];
+        let cqe = self.entries[self.index_of(self.popped)];
         self.popped += 1;
         Some(cqe)
     }
@@ -408,7 +408,7 @@ impl CompletionRing {
         if self.is_empty() {
             return false;
         }
-        take(&self.entries[self.at(self.popped)]);
+        take(&self.entries[self.index_of(self.popped)]);
         self.popped += 1;
         true
     }
@@ -416,7 +416,7 @@ impl CompletionRing {
     /// Up to `n` of the oldest completions, as far as they are contiguous.
     #[inline]
     pub fn oldest(&self, n: usize) -> &[Cqe] {
-        let first = self.at(self.popped);
+        let first = self.index_of(self.popped);
         let len = self.len().min(n).min(self.entries.len() - first);
         self.entries.get(first..first + len).unwrap_or_default()
     }
@@ -429,7 +429,7 @@ impl CompletionRing {
 
     /// As `pop`, with all fields that the queue's readers requested.
     pub fn pop_stamped(&mut self) -> Option<(Cqe, Stamped)> {
-        let stamped = self.stamped.get(self.at(self.popped)).copied().unwrap_or_default();
+        let stamped = self.stamped.get(self.index_of(self.popped)).copied().unwrap_or_default();
         Some((self.pop()?, stamped))
     }
 
@@ -468,7 +468,7 @@ impl CompletionRing {
     /// Whether the caller must send an event: the queue is armed for any completion and holds some.
     /// Only once for the same completions, because an application that ignores them must be able to
     /// sleep.
-    pub fn remind(&mut self) -> bool {
+    pub fn needs_event(&mut self) -> bool {
         let now = self.positions();
         let reminds = self.armed == Armed::Any
             && !self.is_empty()
@@ -493,7 +493,7 @@ impl CompletionRing {
             planned: self.planned,
             armed: self.armed,
             moderation: self.moderation,
-            held: self.held,
+            moderated: self.moderated,
             due: self.due,
             popped: self.popped,
             pushed: self.pushed,
@@ -503,7 +503,7 @@ impl CompletionRing {
         };
         larger.update_plain_limit();
         for position in self.popped..self.pushed {
-            let (from, to) = (self.at(position), larger.at(position));
+            let (from, to) = (self.index_of(position), larger.index_of(position));
             larger.entries[to] = self.entries[from];
             if let Some(place) = larger.stamped.get_mut(to) {
                 *place = self.stamped[from];
@@ -515,15 +515,15 @@ impl CompletionRing {
 
     /// Drops the completions of a QP that is destroyed or reset, or only those of its send side.
     /// The others keep their order. Positions count dropped completions as polled.
-    pub fn forget(&mut self, qp_num: u32, sends_only: bool) {
+    pub fn drop_qp(&mut self, qp_num: u32, sends_only: bool) {
         let mut oldest = self.pushed;
         // From the newest on, because the others move towards the newest position.
         for position in (self.popped..self.pushed).rev() {
-            let from = self.at(position);
+            let from = self.index_of(position);
             let cqe = self.entries[from];
             if cqe.qp_num != qp_num || sends_only && cqe.opcode & IBV_WC_RECV != 0 {
                 oldest -= 1;
-                let to = self.at(oldest);
+                let to = self.index_of(oldest);
                 self.entries[to] = cqe;
                 if !self.stamped.is_empty() {
                     self.stamped[to] = self.stamped[from];
@@ -579,25 +579,25 @@ mod tests {
     fn an_armed_queue_with_completions_reminds_a_sleeper_once() {
         let mut ring = CompletionRing::new(8, Reads::default(), false).expect("memory");
         ring.arm(Armed::Any);
-        assert!(!ring.remind(), "empty");
+        assert!(!ring.needs_event(), "empty");
         ring.disarm();
         ring.push(&cqe(0), None, true, &AT_START);
-        assert!(!ring.remind(), "not armed");
+        assert!(!ring.needs_event(), "not armed");
         ring.arm(Armed::Solicited);
-        assert!(!ring.remind(), "waits for another kind");
+        assert!(!ring.needs_event(), "waits for another kind");
         ring.disarm();
         ring.arm(Armed::Any);
-        assert!(ring.remind());
-        assert!(!ring.remind(), "told already");
+        assert!(ring.needs_event());
+        assert!(!ring.needs_event(), "told already");
         ring.arm(Armed::Any);
-        assert!(!ring.remind(), "of the same one, twice");
+        assert!(!ring.needs_event(), "of the same one, twice");
         ring.disarm();
         assert_eq!(ring.push(&cqe(1), None, true, &AT_START), PushOutcome::Quiet);
         ring.arm(Armed::Any);
-        assert!(ring.remind(), "there is another one");
+        assert!(ring.needs_event(), "there is another one");
         ring.pop();
         ring.arm(Armed::Any);
-        assert!(ring.remind(), "it went on");
+        assert!(ring.needs_event(), "it went on");
     }
 
     #[test]
@@ -782,7 +782,7 @@ mod tests {
         ring.pop();
         assert_eq!(ring.resize(8), Some(true));
         assert_eq!(ring.positions(), (1, 4));
-        ring.forget(1, false);
+        ring.drop_qp(1, false);
         assert_eq!(ring.positions(), (3, 4), "two of QP 1 count as polled");
         ring.pop();
         assert_eq!(ring.positions(), (4, 4));
@@ -793,7 +793,7 @@ mod tests {
         let mut ring = CompletionRing::new(4, Reads::default(), false).expect("memory");
         ring.push(&cqe(1), None, false, &AT_START);
         ring.push(&Cqe { opcode: IBV_WC_RECV, ..cqe(3) }, None, false, &AT_START);
-        ring.forget(1, true);
+        ring.drop_qp(1, true);
         assert_eq!(ring.pop().map(|c| c.wr_id), Some(3));
         assert_eq!(ring.pop(), None);
     }
@@ -804,25 +804,25 @@ mod tests {
         for i in 0..4 {
             ring.push(&cqe(i), None, false, &AT_START);
         }
-        ring.forget(1, false);
+        ring.drop_qp(1, false);
         let ids: Vec<u64> = std::iter::from_fn(|| ring.pop()).map(|c| c.wr_id).collect();
         assert_eq!(ids, [0, 2]);
     }
 
     #[test]
     fn rare_parts_stay_with_their_completions_through_resizing_and_forgetting() {
-        let reads = Reads { rare: true, ..Reads::default() };
+        let reads = Reads { rare_fields: true, ..Reads::default() };
         let mut ring = CompletionRing::new(4, reads, false).expect("memory");
         for i in 0..4 {
             let rare = RareFields { tag: i * 10, flow_tag: 7, ..RareFields::default() };
             ring.push(&cqe(i), Some(&rare), false, &AT_START);
         }
-        assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare.tag)), Some((0, 0)));
+        assert_eq!(ring.pop_stamped().map(|(c, s)| (c.wr_id, s.rare_fields.tag)), Some((0, 0)));
         ring.push(&cqe(4), None, false, &AT_START);
-        ring.forget(1, false);
+        ring.drop_qp(1, false);
         assert_eq!(ring.resize(9), Some(true));
         let all: Vec<_> = std::iter::from_fn(|| ring.pop_stamped())
-            .map(|(c, s)| (c.wr_id, s.rare.tag, s.rare.flow_tag, s.device_ns))
+            .map(|(c, s)| (c.wr_id, s.rare_fields.tag, s.rare_fields.flow_tag, s.device_ns))
             .collect();
         assert_eq!(all, [(2, 20, 7, 0), (4, 0, 0, 0)]);
     }
@@ -832,7 +832,7 @@ mod tests {
         for (reads, stamps) in [
             (Reads { device_clock: true, ..Reads::default() }, (7, 0)),
             (Reads { wallclock: true, ..Reads::default() }, (0, 9)),
-            (Reads { rare: true, ..Reads::default() }, (0, 0)),
+            (Reads { rare_fields: true, ..Reads::default() }, (0, 0)),
         ] {
             let mut ring = CompletionRing::new(2, reads, false).expect("memory");
             ring.push(&cqe(0), None, false, &AT_START);

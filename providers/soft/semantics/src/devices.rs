@@ -14,14 +14,14 @@ pub const NAMES_ALLOWED: &str = "a name with %d for the number, such as rxe%d or
 /// The names of the devices: a text around the number of the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamePattern {
-    before: String,
-    after: String,
+    prefix: String,
+    suffix: String,
 }
 
 impl Default for NamePattern {
     /// `soft0`, `soft1` and so on.
     fn default() -> Self {
-        Self { before: "soft".to_owned(), after: String::new() }
+        Self { prefix: "soft".to_owned(), suffix: String::new() }
     }
 }
 
@@ -41,19 +41,19 @@ impl NamePattern {
             && text.len() <= LONGEST
             && before.chars().chain(after.chars()).all(is_plain)
             && !(after.is_empty() && NODES.contains(&before));
-        is_good.then(|| Self { before: before.to_owned(), after: after.to_owned() })
+        is_good.then(|| Self { prefix: before.to_owned(), suffix: after.to_owned() })
     }
 
     /// The name of device `number`.
     #[must_use]
     pub fn name(&self, number: usize) -> String {
-        format!("{}{number}{}", self.before, self.after)
+        format!("{}{number}{}", self.prefix, self.suffix)
     }
 
     /// The number of the device with this name; `None` if no device has the name.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<usize> {
-        let digits = name.strip_prefix(&self.before)?.strip_suffix(&self.after)?;
+        let digits = name.strip_prefix(&self.prefix)?.strip_suffix(&self.suffix)?;
         digits.parse().ok()
     }
 }

@@ -24,7 +24,7 @@ pub enum FailureNotice {
     /// The QP was notified, and has not asked for the breakage.
     Notified(FailureEffects),
     /// The QP knows the breakage.
-    Known,
+    Noticed,
 }
 
 /// The consequences of a failure.
@@ -77,7 +77,7 @@ impl FailureState {
     /// Records a flushed request, whose cause the caller knows.
     pub const fn flush(&mut self) {
         if !self.is_broken() {
-            *self = Self::Broken(FailureNotice::Known);
+            *self = Self::Broken(FailureNotice::Noticed);
         }
     }
 
@@ -93,7 +93,7 @@ impl FailureState {
     pub const fn take_effects(&mut self) -> FailureEffects {
         let breakage = self.breakage();
         if self.is_broken() {
-            *self = Self::Broken(FailureNotice::Known);
+            *self = Self::Broken(FailureNotice::Noticed);
         }
         breakage
     }
@@ -121,7 +121,7 @@ mod tests {
     const NONE: FailureEffects = FailureEffects { stopped: false, fatal: false };
     const STOPPED: FailureEffects = FailureEffects { stopped: true, fatal: false };
     const FATAL: FailureEffects = FailureEffects { stopped: true, fatal: true };
-    const KNOWN: FailureState = FailureState::Broken(FailureNotice::Known);
+    const KNOWN: FailureState = FailureState::Broken(FailureNotice::Noticed);
 
     const fn not_notified(breakage: FailureEffects) -> FailureState {
         FailureState::Broken(FailureNotice::NotNotified(breakage))

@@ -7,7 +7,7 @@ pub struct ImpairmentRates {
     loss: u32,
     duplicate: u32,
     reorder: u32,
-    mark: u32,
+    ecn_mark: u32,
     seed: u64,
 }
 
@@ -15,13 +15,13 @@ pub struct ImpairmentRates {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImpairmentEffect {
     /// The packet passes.
-    Through,
+    Pass,
     /// The packet is lost.
-    Lost,
+    Lose,
     /// The packet arrives twice.
-    Twice,
+    Duplicate,
     /// The packet arrives behind later ones.
-    Late,
+    Reorder,
     /// The packet arrives with a congestion mark, if its ECN field permits marks (RFC 3168).
     Marked,
 }
@@ -30,7 +30,7 @@ pub enum ImpairmentEffect {
 #[derive(Clone, Copy, Debug)]
 pub struct ImpairmentSequence {
     rates: ImpairmentRates,
-    drawn: u64,
+    draw_count: u64,
 }
 
 /// The denominator of the rates in `ImpairmentRates`.
@@ -48,38 +48,38 @@ impl ImpairmentRates {
                 "loss" => rates.loss = parts(value)?,
                 "duplicate" => rates.duplicate = parts(value)?,
                 "reorder" => rates.reorder = parts(value)?,
-                "mark" => rates.mark = parts(value)?,
+                "mark" => rates.ecn_mark = parts(value)?,
                 "seed" => rates.seed = value.parse().ok()?,
                 _ => return None,
             }
         }
-        let Self { loss, duplicate, reorder, mark, .. } = rates;
+        let Self { loss, duplicate, reorder, ecn_mark: mark, .. } = rates;
         (loss + duplicate + reorder + mark <= ALL).then_some(rates)
     }
 
     /// The sequence of impairments from its start.
     #[must_use]
     pub const fn passages(self) -> ImpairmentSequence {
-        ImpairmentSequence { rates: self, drawn: 0 }
+        ImpairmentSequence { rates: self, draw_count: 0 }
     }
 }
 
 impl ImpairmentSequence {
     /// The treatment of the next packet.
-    pub fn draw(&mut self) -> ImpairmentEffect {
-        self.drawn = self.drawn.wrapping_add(1);
-        let ImpairmentRates { loss, duplicate, reorder, mark, seed } = self.rates;
-        let drawn = mix(seed ^ mix(self.drawn)) % u64::from(ALL);
+    pub fn next_effect(&mut self) -> ImpairmentEffect {
+        self.draw_count = self.draw_count.wrapping_add(1);
+        let ImpairmentRates { loss, duplicate, reorder, ecn_mark: mark, seed } = self.rates;
+        let drawn = mix(seed ^ mix(self.draw_count)) % u64::from(ALL);
         if drawn < u64::from(loss) {
-            ImpairmentEffect::Lost
+            ImpairmentEffect::Lose
         } else if drawn < u64::from(loss + duplicate) {
-            ImpairmentEffect::Twice
+            ImpairmentEffect::Duplicate
         } else if drawn < u64::from(loss + duplicate + reorder) {
-            ImpairmentEffect::Late
+            ImpairmentEffect::Reorder
         } else if drawn < u64::from(loss + duplicate + reorder + mark) {
             ImpairmentEffect::Marked
         } else {
-            ImpairmentEffect::Through
+            ImpairmentEffect::Pass
         }
     }
 }
@@ -116,7 +116,7 @@ mod tests {
             loss: 50_000,
             duplicate: 10_000,
             reorder: 1_500,
-            mark: 20_000,
+            ecn_mark: 20_000,
             seed: 7,
         };
         for text in [
@@ -158,8 +158,8 @@ mod tests {
         let (mut one, mut other) = (rates.passages(), rates.passages());
         let mut counts = [0; 5];
         for _ in 0..100_000 {
-            let passage = one.draw();
-            assert_eq!(passage, other.draw());
+            let passage = one.next_effect();
+            assert_eq!(passage, other.next_effect());
             counts[passage as usize] += 1;
         }
         for (count, expected) in counts.into_iter().zip([64_000_i32, 5_000, 1_000, 20_000, 10_000])
@@ -169,6 +169,6 @@ mod tests {
         }
         let mut another = ImpairmentRates { seed: 4, ..rates }.passages();
         let mut again = rates.passages();
-        assert!((0..1000).any(|_| another.draw() != again.draw()), "seeds differ");
+        assert!((0..1000).any(|_| another.next_effect() != again.next_effect()), "seeds differ");
     }
 }

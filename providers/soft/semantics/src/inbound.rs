@@ -77,7 +77,7 @@ pub enum Verdict {
     /// The sender reset its QP while its bytes were copied: the piece is void.
     Stale,
     /// The sender died, which ends its message.
-    Gone,
+    SenderDied,
 }
 
 /// The headers of a piece.

@@ -36,7 +36,7 @@ pub struct Access {
     /// Length in bytes.
     pub len: u64,
     /// The required `IBV_ACCESS_*` flags.
-    pub need: u32,
+    pub required: u32,
 }
 
 /// The memory that a key permits to access.
@@ -57,7 +57,7 @@ pub enum AccessDenied {
     /// The key belongs to another protection domain.
     Domain,
     /// An access right is missing.
-    Right,
+    MissingRight,
     /// The range exceeds the key's range.
     Range,
     /// The window is bound to another QP.
@@ -77,10 +77,10 @@ impl KeyEntry {
         if self.pd != requested.pd as u64 {
             return Err(AccessDenied::Domain);
         }
-        if self.access & requested.need != requested.need {
-            return Err(AccessDenied::Right);
+        if self.access & requested.required != requested.required {
+            return Err(AccessDenied::MissingRight);
         }
-        let Some(va) = self.at(requested.addr, requested.len) else {
+        let Some(va) = self.locate(requested.addr, requested.len) else {
             return Err(AccessDenied::Range);
         };
         if self.qpn != 0 && self.qpn != requested.qpn {
@@ -92,7 +92,7 @@ impl KeyEntry {
     /// The location of `len` bytes at `addr`, if all are in range. An entry that wraps around the
     /// address space permits none.
     #[inline]
-    pub const fn at(&self, addr: u64, len: u64) -> Option<u64> {
+    pub const fn locate(&self, addr: u64, len: u64) -> Option<u64> {
         let (Some(own), Some(end)) = (self.iova.checked_add(self.len), addr.checked_add(len))
         else {
             return None;
@@ -107,10 +107,10 @@ impl KeyEntry {
 /// The protection domain for keys of a QP's peer, if the QP grants the rights of `need`.
 ///
 /// # Errors
-/// `Right`: the QP does not grant them.
+/// `MissingRight`: the QP does not grant them.
 #[inline]
-pub const fn through(qp_pd: u32, qp_access: u32, need: u32) -> Result<u32, AccessDenied> {
-    if qp_access & need == need { Ok(qp_pd) } else { Err(AccessDenied::Right) }
+pub const fn granted_domain(qp_pd: u32, qp_access: u32, need: u32) -> Result<u32, AccessDenied> {
+    if qp_access & need == need { Ok(qp_pd) } else { Err(AccessDenied::MissingRight) }
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
     const WRITE: u32 = abi::IBV_ACCESS_REMOTE_WRITE;
     const ENTRY: KeyEntry =
         KeyEntry { rkey: 7, access: READ, pd: 1, qpn: 0, iova: 0x1000, len: 16, va: 0x9000 };
-    const ASKED: Access = Access { rkey: 7, qpn: 5, pd: 1, addr: 0x1004, len: 12, need: READ };
+    const ASKED: Access = Access { rkey: 7, qpn: 5, pd: 1, addr: 0x1004, len: 12, required: READ };
 
     /// IBTA 1.7 9.7.4.1, 10.6.
     #[test]
@@ -131,8 +131,8 @@ mod tests {
         let wrong: [(AccessDenied, Change); 8] = [
             (AccessDenied::Key, |a| a.rkey = 8),
             (AccessDenied::Domain, |a| a.pd = 2),
-            (AccessDenied::Right, |a| a.need = WRITE),
-            (AccessDenied::Right, |a| a.need = WRITE | READ),
+            (AccessDenied::MissingRight, |a| a.required = WRITE),
+            (AccessDenied::MissingRight, |a| a.required = WRITE | READ),
             (AccessDenied::Range, |a| a.len = 13),
             (AccessDenied::Range, |a| a.addr = 0xfff),
             (AccessDenied::Range, |a| a.addr = u64::MAX),
@@ -161,15 +161,15 @@ mod tests {
     #[test]
     fn an_entry_that_wraps_around_permits_no_access() {
         let entry = KeyEntry { iova: u64::MAX - 3, len: 8, ..ENTRY };
-        assert_eq!(entry.at(u64::MAX - 2, 1), None);
+        assert_eq!(entry.locate(u64::MAX - 2, 1), None);
         let last = KeyEntry { iova: u64::MAX - 8, len: 8, ..ENTRY };
-        assert_eq!(last.at(u64::MAX - 8, 8), Some(0x9000));
+        assert_eq!(last.locate(u64::MAX - 8, 8), Some(0x9000));
     }
 
     #[test]
     fn a_qp_gives_no_more_than_its_access_flags() {
-        assert_eq!(through(3, READ | WRITE, WRITE), Ok(3));
-        assert_eq!(through(3, READ, 0), Ok(3));
-        assert_eq!(through(3, READ, READ | WRITE), Err(AccessDenied::Right));
+        assert_eq!(granted_domain(3, READ | WRITE, WRITE), Ok(3));
+        assert_eq!(granted_domain(3, READ, 0), Ok(3));
+        assert_eq!(granted_domain(3, READ, READ | WRITE), Err(AccessDenied::MissingRight));
     }
 }

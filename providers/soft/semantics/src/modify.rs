@@ -2,8 +2,8 @@
 //! values (ibv_modify_qp(3), table of transitions; IBTA 1.7 10.3.1, 11.2.5.2).
 //!
 //! [`modify`] checks a call; the engine executes the returned [`Step`]. Map of this file:
-//! [`Changes`] and [`Step`], the checks, `remember` and [`shown`] for ibv_query_qp(3), then the
-//! table of transitions.
+//! [`Changes`] and [`Step`], the checks, `copy_effective` and [`reported_attributes`] for
+//! ibv_query_qp(3), then the table of transitions.
 
 use crate::Refused;
 use crate::state::{QpState, QpType};
@@ -22,7 +22,7 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Changes {
     /// The `IBV_QP_*` bits of the attributes that take effect.
-    given: u32,
+    effective_mask: u32,
     /// The action besides storing attributes.
     pub step: Step,
 }
@@ -104,7 +104,7 @@ pub fn modify(
         // No transition leads to SQE.
         QpState::Sqe => return Err(Refused::Invalid),
     };
-    Ok(Changes { given, step })
+    Ok(Changes { effective_mask: given, step })
 }
 
 /// Whether the values of the given attributes are within the device's limits.
@@ -131,12 +131,12 @@ impl Changes {
     /// Whether the attribute of this `IBV_QP_*` bit takes effect.
     #[must_use]
     pub const fn has(&self, bit: u32) -> bool {
-        self.given & bit != 0
+        self.effective_mask & bit != 0
     }
 
     /// Copies the effective attributes from `attr` to `known`, which ibv_query_qp(3) reports and
     /// the QP uses.
-    pub fn remember(&self, known: &mut ibv_qp_attr, attr: &ibv_qp_attr) {
+    pub fn copy_effective(&self, known: &mut ibv_qp_attr, attr: &ibv_qp_attr) {
         const PSN: u32 = 0xff_ffff;
         if self.has(IBV_QP_ACCESS_FLAGS) {
             known.qp_access_flags = attr.qp_access_flags;
@@ -195,7 +195,12 @@ impl Changes {
 /// The attributes that ibv_query_qp(3) reports for a QP in state `now`. `draining`: in SQD, issued
 /// requests are incomplete.
 #[must_use]
-pub fn shown(known: &ibv_qp_attr, cap: ibv_qp_cap, now: QpState, draining: bool) -> ibv_qp_attr {
+pub fn reported_attributes(
+    known: &ibv_qp_attr,
+    cap: ibv_qp_cap,
+    now: QpState,
+    draining: bool,
+) -> ibv_qp_attr {
     ibv_qp_attr {
         qp_state: now as u32,
         cur_qp_state: now as u32,
@@ -573,7 +578,7 @@ mod tests {
         let attr = ibv_qp_attr { rq_psn: 0xff12_3456, ..values(Init, Rtr) };
         let changes = modify(Uc, Init, &attr, IBV_QP_STATE | TO_RTR, &LIMITS).expect("allowed");
         let mut known: ibv_qp_attr = Zeroed::zeroed();
-        changes.remember(&mut known, &attr);
+        changes.copy_effective(&mut known, &attr);
         assert_eq!(
             (known.rq_psn, known.path_mtu, known.dest_qp_num),
             (0x12_3456, IBV_MTU_1024, 77)
@@ -586,16 +591,17 @@ mod tests {
         let attr = values(Init, Rtr);
         let mask = IBV_QP_STATE | TO_RTR | DEST_RD | TIMER;
         let changes = modify(XrcSend, Init, &attr, mask, &LIMITS).expect("ignored");
-        changes.remember(&mut known, &attr);
+        changes.copy_effective(&mut known, &attr);
         assert_eq!((known.max_dest_rd_atomic, known.min_rnr_timer), (0, 0));
         assert!(changes.has(IBV_QP_AV) && !changes.has(TIMER));
     }
 
     #[test]
     fn a_queue_drains_only_in_sqd() {
-        let draining = |now| shown(&Zeroed::zeroed(), Zeroed::zeroed(), now, true).sq_draining;
+        let draining =
+            |now| reported_attributes(&Zeroed::zeroed(), Zeroed::zeroed(), now, true).sq_draining;
         assert_eq!((draining(Rts), draining(Sqd)), (0, 1));
-        let attr = shown(&values(Rts, Rts), Zeroed::zeroed(), Sqe, false);
+        let attr = reported_attributes(&values(Rts, Rts), Zeroed::zeroed(), Sqe, false);
         assert_eq!((attr.qp_state, attr.cur_qp_state, attr.timeout), (5, 5, 14));
     }
 }

@@ -41,7 +41,7 @@ struct Head {
 pub struct Oldest<'a> {
     wr_id: u64,
     list: &'a [ibv_sge],
-    taken: &'a mut u64,
+    taken_count: &'a mut u64,
 }
 
 impl<'a> Oldest<'a> {
@@ -54,7 +54,7 @@ impl<'a> Oldest<'a> {
     /// Removes the receive from the queue and returns its `wr_id`.
     #[inline]
     pub const fn take(self) -> u64 {
-        *self.taken += 1;
+        *self.taken_count += 1;
         self.wr_id
     }
 }
@@ -68,7 +68,7 @@ pub struct ReceiveQueue {
     max_wr: usize,
     max_sge: usize,
     /// Number of receives taken so far: the number of the oldest posted receive.
-    taken: u64,
+    taken_count: u64,
     /// Number of receives posted so far.
     posted: u64,
 }
@@ -83,27 +83,27 @@ impl ReceiveQueue {
             sges: filled(none, places * max_sge)?,
             max_wr,
             max_sge,
-            taken: 0,
+            taken_count: 0,
             posted: 0,
         })
     }
 
     /// The index of receive `n`.
     #[inline]
-    const fn at(&self, n: u64) -> usize {
+    const fn index_of(&self, n: u64) -> usize {
         n as usize & (self.heads.len() - 1)
     }
 
     /// Number of waiting receives.
     #[inline]
     pub const fn len(&self) -> usize {
-        (self.posted - self.taken) as usize
+        (self.posted - self.taken_count) as usize
     }
 
     /// Whether no receive waits.
     #[inline]
     pub const fn is_empty(&self) -> bool {
-        self.posted == self.taken
+        self.posted == self.taken_count
     }
 
     /// Changes the capacity to `max_wr` receives. `Some(false)`: the waiting receives do not fit.
@@ -134,7 +134,7 @@ impl ReceiveQueue {
         if sges.len() > self.max_sge {
             return Err(Refused::Invalid);
         }
-        let at = self.at(self.posted);
+        let at = self.index_of(self.posted);
         self.heads[at] = Head { wr_id, count: sges.len() as u8 };
         // Copy one by one: lists are short, and a call of memcpy costs more.
         for (to, from) in self.sges[at * self.max_sge..].iter_mut().zip(sges) {
@@ -150,10 +150,10 @@ impl ReceiveQueue {
         if self.is_empty() {
             return None;
         }
-        let at = self.at(self.taken);
+        let at = self.index_of(self.taken_count);
         let Head { wr_id, count } = *self.heads.get(at)?;
         let list = self.sges.get(at * self.max_sge..)?.get(..usize::from(count))?;
-        Some(Oldest { wr_id, list, taken: &mut self.taken })
+        Some(Oldest { wr_id, list, taken_count: &mut self.taken_count })
     }
 
     /// Moves the oldest receive to `to`; `false`: the queue is empty.

@@ -28,7 +28,7 @@ pub struct Request {
     /// The operation with its arguments.
     pub operation: RequestOperation,
     /// The destination of a datagram.
-    pub to: Destination,
+    pub destination: Destination,
 }
 const _: () = assert!(size_of::<Request>() <= 120, "it is copied into the queue");
 
@@ -216,7 +216,7 @@ pub enum RequestPhase {
     /// Completes with this `ibv_wc_status`, and moves the QP to the error state.
     Failed(u32),
     /// Fails without a response, because the remote process died.
-    Dead,
+    PeerDied,
 }
 
 /// A request in the send queue.
@@ -229,10 +229,10 @@ pub struct QueuedRequest {
     /// Number of scatter/gather elements.
     pub sges: u8,
     /// Whether inline data was copied into the queue.
-    pub kept: bool,
+    pub inline_is_copied: bool,
     /// Whether the request belongs to the shared receive queue (tag matching), not to the
     /// application.
-    pub own: bool,
+    pub is_tag_operation: bool,
     /// Length of the whole message in bytes.
     pub len: u32,
     /// Number of bytes issued so far.
@@ -244,7 +244,7 @@ pub struct QueuedRequest {
 impl QueuedRequest {
     /// Whether the request has this `ibv_send_flags` bit.
     #[inline]
-    pub const fn has(&self, flag: u32) -> bool {
+    pub const fn has_flag(&self, flag: u32) -> bool {
         self.request.flags & flag != 0
     }
 }
@@ -270,7 +270,7 @@ pub struct SendQueue {
     inline_room: usize,
     /// Room for requests of the shared receive queue, and their number.
     max_own: usize,
-    own: usize,
+    tag_operations: usize,
     /// Number of requests posted so far.
     pub posted: u64,
     /// Number of these that were fully issued.
@@ -292,8 +292,8 @@ impl SendQueue {
             request: Request::default(),
             phase: RequestPhase::Done,
             sges: 0,
-            kept: false,
-            own: false,
+            inline_is_copied: false,
+            is_tag_operation: false,
             len: 0,
             offset: 0,
             end: 0,
@@ -310,7 +310,7 @@ impl SendQueue {
             sge_room,
             inline_room,
             max_own,
-            own: 0,
+            tag_operations: 0,
             posted: 0,
             issued: 0,
             completed: 0,
@@ -320,7 +320,7 @@ impl SendQueue {
     /// Number of the application's requests in the queue.
     #[inline]
     const fn in_use(&self) -> usize {
-        (self.posted - self.completed) as usize - self.own
+        (self.posted - self.completed) as usize - self.tag_operations
     }
 
     /// Number of requests that can be posted now.
@@ -357,21 +357,21 @@ impl SendQueue {
     /// Number of shared receive queue requests that can be queued now.
     #[inline]
     pub const fn own_room(&self) -> usize {
-        self.max_own - self.own
+        self.max_own - self.tag_operations
     }
 
     /// Completes the oldest request; `own`: it belonged to the shared receive queue.
     #[inline]
     pub const fn complete_oldest(&mut self, own: bool) {
-        self.own -= own as usize;
+        self.tag_operations -= own as usize;
         self.completed += 1;
     }
 
     /// Drops all requests.
-    pub const fn forget(&mut self) {
+    pub const fn clear(&mut self) {
         self.issued = self.posted;
         self.completed = self.posted;
-        self.own = 0;
+        self.tag_operations = 0;
     }
 
     /// Whether the application can post no request.
@@ -388,28 +388,28 @@ impl SendQueue {
 
     /// The index of request `n`.
     #[inline]
-    pub const fn at(&self, n: u64) -> usize {
+    pub const fn index_of(&self, n: u64) -> usize {
         n as usize & (self.entries.len() - 1)
     }
 
     /// Request `n`, or the request that now has its index.
     #[inline]
     pub fn entry(&mut self, n: u64) -> &mut QueuedRequest {
-        let at = self.at(n);
+        let at = self.index_of(n);
         &mut self.entries[at]
     }
 
     /// The scatter/gather list of request `n`.
     #[inline]
     pub fn list(&self, n: u64) -> &[ibv_sge] {
-        let at = self.at(n);
+        let at = self.index_of(n);
         &self.sges[at * self.sge_room..][..usize::from(self.entries[at].sges)]
     }
 
     /// The memory for inline data of request `n`.
     #[inline]
     pub fn inline_mut(&mut self, n: u64) -> &mut [u8] {
-        let at = self.at(n);
+        let at = self.index_of(n);
         &mut self.inline[at * self.inline_room..][..self.inline_room]
     }
 
@@ -418,14 +418,14 @@ impl SendQueue {
     #[inline]
     pub fn push(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.posted;
-        let at = self.at(n);
+        let at = self.index_of(n);
         self.sges[at * self.sge_room..][..list.len()].copy_from_slice(list);
         self.entries[at] = QueuedRequest {
             request: *request,
             phase: RequestPhase::Waiting,
             sges: list.len() as u8,
-            kept: false,
-            own: false,
+            inline_is_copied: false,
+            is_tag_operation: false,
             len,
             offset: 0,
             end: 0,
@@ -445,8 +445,8 @@ impl SendQueue {
         entry.request.flags = flags;
         entry.phase = RequestPhase::Published;
         entry.sges = 0;
-        entry.kept = false;
-        entry.own = false;
+        entry.inline_is_copied = false;
+        entry.is_tag_operation = false;
         entry.len = len;
         entry.offset = 0;
         entry.end = end;
@@ -460,8 +460,8 @@ impl SendQueue {
     /// list has at most MAX_TAG_SGE ranges.
     pub fn push_own(&mut self, request: &Request, list: &[ibv_sge], len: u32) -> u64 {
         let n = self.push(request, list, len);
-        self.entry(n).own = true;
-        self.own += 1;
+        self.entry(n).is_tag_operation = true;
+        self.tag_operations += 1;
         n
     }
 }
@@ -511,7 +511,7 @@ mod tests {
         queue.complete_oldest(true);
         assert_eq!((queue.own_room(), queue.room()), (4, 1));
         queue.push_own(&Request::default(), &list, 1);
-        queue.forget();
+        queue.clear();
         assert_eq!((queue.own_room(), queue.room()), (4, 2));
     }
 

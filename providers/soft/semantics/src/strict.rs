@@ -113,7 +113,7 @@ pub struct UnpolledRequests {
     /// All complete requests.
     complete: Count,
     /// Requests that the program knows to be complete.
-    known: Count,
+    known_complete: Count,
 }
 
 /// A count of requests since the queue's creation.
@@ -140,25 +140,25 @@ impl UnpolledRequests {
         while let Some((at, count)) = self.completions.front().copied()
             && at < position
         {
-            self.known = count;
+            self.known_complete = count;
             self.completions.pop_front();
         }
     }
 
     /// Number of places of complete requests that are not free.
     #[must_use]
-    pub const fn places(&self) -> usize {
-        (self.complete.requests - self.known.requests) as usize
+    pub const fn occupied_places(&self) -> usize {
+        (self.complete.requests - self.known_complete.requests) as usize
     }
 
     /// Number of those places whose requests took a responder's resource.
     #[must_use]
     pub const fn resources(&self) -> usize {
-        (self.complete.resources - self.known.resources) as usize
+        (self.complete.resources - self.known_complete.resources) as usize
     }
 
     /// Frees all places, after a reset of the queue.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 }
@@ -248,14 +248,14 @@ mod tests {
         unpolled.completed(false, None);
         unpolled.completed(true, Some(12));
         unpolled.completed(false, None);
-        assert_eq!((unpolled.places(), unpolled.resources()), (5, 2));
+        assert_eq!((unpolled.occupied_places(), unpolled.resources()), (5, 2));
         unpolled.polled(10);
-        assert_eq!(unpolled.places(), 5, "position 10 is not before 10");
+        assert_eq!(unpolled.occupied_places(), 5, "position 10 is not before 10");
         unpolled.polled(11);
-        assert_eq!((unpolled.places(), unpolled.resources()), (3, 1));
+        assert_eq!((unpolled.occupied_places(), unpolled.resources()), (3, 1));
         unpolled.polled(100);
-        assert_eq!(unpolled.places(), 1, "the last one is not signaled");
-        unpolled.forget();
-        assert_eq!((unpolled.places(), unpolled.resources()), (0, 0));
+        assert_eq!(unpolled.occupied_places(), 1, "the last one is not signaled");
+        unpolled.clear();
+        assert_eq!((unpolled.occupied_places(), unpolled.resources()), (0, 0));
     }
 }

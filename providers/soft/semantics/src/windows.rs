@@ -55,7 +55,7 @@ pub enum WindowError {
     /// No such region exists.
     Region,
     /// The region permits no windows, or no writable windows.
-    Right,
+    MissingRight,
     /// The range exceeds the region.
     Range,
 }
@@ -113,7 +113,7 @@ impl Bind {
     /// The location of the bound memory, if the region permits the binding to a QP of domain `pd`.
     ///
     /// # Errors
-    /// `Region`, `Domain`, `Right`, `Range`.
+    /// `Region`, `Domain`, `MissingRight`, `Range`.
     pub fn part_of(&self, region: &KeyEntry, pd: u32) -> Result<AccessibleRange, WindowError> {
         let changes = self.access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
         if region.rkey != self.region {
@@ -124,9 +124,9 @@ impl Bind {
         }
         let needed = IBV_ACCESS_MW_BIND | if changes { IBV_ACCESS_LOCAL_WRITE } else { 0 };
         if region.access & needed != needed {
-            return Err(WindowError::Right);
+            return Err(WindowError::MissingRight);
         }
-        let va = region.at(self.addr, self.len).ok_or(WindowError::Range)?;
+        let va = region.locate(self.addr, self.len).ok_or(WindowError::Range)?;
         Ok(AccessibleRange { va, access: region.access })
     }
 
@@ -204,10 +204,10 @@ mod tests {
         let atomic = Bind { access: IBV_ACCESS_REMOTE_ATOMIC, ..BIND };
         assert_eq!(of(REGION, Bind { region: 0x79, ..BIND }), Some(WindowError::Region));
         assert_eq!(of(KeyEntry { pd: 2, ..REGION }, BIND), Some(WindowError::Domain));
-        assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(WindowError::Right));
+        assert_eq!(of(region(IBV_ACCESS_LOCAL_WRITE), BIND), Some(WindowError::MissingRight));
         assert_eq!(of(region(IBV_ACCESS_MW_BIND), BIND), None, "it reads only");
-        assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(WindowError::Right));
-        assert_eq!(of(region(IBV_ACCESS_MW_BIND), atomic), Some(WindowError::Right));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), changing), Some(WindowError::MissingRight));
+        assert_eq!(of(region(IBV_ACCESS_MW_BIND), atomic), Some(WindowError::MissingRight));
         assert_eq!((of(REGION, changing), of(REGION, atomic)), (None, None));
         assert_eq!(of(REGION, Bind { len: 0xf1, ..BIND }), Some(WindowError::Range));
         assert_eq!(of(REGION, Bind { addr: 0xfff, ..BIND }), Some(WindowError::Range));

@@ -84,10 +84,10 @@ const AT_ONCE: Duration = Duration::ZERO;
 fn outcome(kind: QpType, opcode: u32, fault: Fault) -> Outcome {
     let mut plan: Plan = Plan::default();
     let (when, qp, class, transport) = (RuleHits::Nth(1), None, None, None);
-    plan.add(Rule { fault, when, qp, class, transport, per_device: false });
+    plan.add(Rule { fault, hits: when, qp, class, transport, per_device: false });
     let mut strikes = SendQueueFaults::default();
     assert!(strikes.take_plan(&plan, 1, kind));
-    strikes.note(0, opcode);
+    strikes.record_posted(0, opcode);
     let Some((0, faulted)) = strikes.next_faulted(0) else { return Spared };
     let by = Retries { reliable: kind.is_reliable(), ..RETRIES };
     match faulted.effect_on(&by) {
@@ -98,12 +98,12 @@ fn outcome(kind: QpType, opcode: u32, fault: Fault) -> Outcome {
         FaultEffect::Wait(delay) => {
             // The request is delayed until its deadline, and not after it.
             let begun = Time::from_ns(1 << 40);
-            assert!(!strikes.hold(0, &delay, begun) || delay.span == Some(AT_ONCE));
+            assert!(!strikes.delay_is_over(0, &delay, begun) || delay.span == Some(AT_ONCE));
             let span = delay.span.expect("nothing here waits for ever");
             let until = strikes.held_until(0).expect("so it is held until then");
             assert_eq!(until, begun.after(span));
-            assert!(!strikes.hold(0, &delay, Time::from_ns(until.ns() - 1)));
-            assert!(strikes.hold(0, &delay, until));
+            assert!(!strikes.delay_is_over(0, &delay, Time::from_ns(until.ns() - 1)));
+            assert!(strikes.delay_is_over(0, &delay, until));
             Completes(delay.status.unwrap_or(IBV_WC_SUCCESS), span)
         }
     }

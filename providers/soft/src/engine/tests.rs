@@ -233,7 +233,8 @@ impl Side {
             soft_semantics::state::QpState::Rtr,
             soft_semantics::state::QpState::Rts,
         ] {
-            let needs = soft_semantics::modify::transition(self.qp.kind(), self.qp.state(), state);
+            let needs =
+                soft_semantics::modify::transition(self.qp.qp_type(), self.qp.state(), state);
             self.modify(state as u32, needs.expect("the usual way").required, attr);
         }
     }
@@ -303,7 +304,7 @@ fn request(opcode: u32, to: &Side) -> Request {
             opcode,
             RemoteAddress { addr: to.memory.as_ptr() as u64, rkey: to.keys.rkey },
         ),
-        to: Destination { qpn: to.qp.qpn(), qkey: QKEY, elsewhere: false, grh: None },
+        destination: Destination { qpn: to.qp.qpn(), qkey: QKEY, elsewhere: false, grh: None },
         ..Request::default()
     }
 }
@@ -532,7 +533,7 @@ fn datagrams_arrive_with_room_for_a_route_header_or_are_dropped() {
         }
         b.receive(3, &[b.sge(0, size + 40)]);
         let wrong = Request {
-            to: Destination { qkey: QKEY + 1, ..request(IBV_WR_SEND, &b).to },
+            destination: Destination { qkey: QKEY + 1, ..request(IBV_WR_SEND, &b).destination },
             ..request(IBV_WR_SEND, &b)
         };
         a.send(wrong, &[a.sge(0, size)]);

@@ -35,7 +35,7 @@ const RECORD: usize = 4 + 64;
 const MOST: usize = 64;
 /// Bytes of registered memory, and of the unregistered memory on each side.
 const MEMORY: usize = 8192;
-const BESIDE: usize = 4096;
+const BYTES_AROUND: usize = 4096;
 const QKEY: u32 = 0x1111_1111;
 const KINDS: [QpType; 3] = [QpType::Rc, QpType::Uc, QpType::Ud];
 const RECEIVES: u64 = 4;
@@ -58,9 +58,9 @@ struct World {
     qps: Vec<Arc<Qp>>,
     memory: Box<[u8]>,
     keys: Keys,
-    other: Arc<Fabric>,
+    other_fabric: Arc<Fabric>,
     /// The segments of the other member, and the adapter's segments as mapped by it.
-    own: PeerView,
+    own_view: PeerView,
     victim: PeerView,
 }
 
@@ -84,8 +84,8 @@ impl World {
         let report = Reporter(Arc::new(Channel::new(2).expect("a channel")));
         let cq = Cq::new(Arc::clone(&adapter), form, None, report.clone()).expect("memory");
         let pd = adapter.domains.create(0).expect("room").0;
-        let memory = vec![0xa5; MEMORY + 2 * BESIDE].into_boxed_slice();
-        let va = memory.as_ptr() as u64 + BESIDE as u64;
+        let memory = vec![0xa5; MEMORY + 2 * BYTES_AROUND].into_boxed_slice();
+        let va = memory.as_ptr() as u64 + BYTES_AROUND as u64;
         let access = LOCAL_WRITE | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
         let extent = Extent { pd, va, iova: va, len: MEMORY as u64, access };
         let keys = adapter.regions.register(&extent).expect("room");
@@ -103,12 +103,22 @@ impl World {
             Qp::new(&adapter, wanted).expect("a number")
         });
         let gids = Gids::of_this_host(adapter.identity.guid(), 0);
-        Self { adapter, gids, cq, qps: qps.to_vec(), memory, keys, other, own, victim }
+        Self {
+            adapter,
+            gids,
+            cq,
+            qps: qps.to_vec(),
+            memory,
+            keys,
+            other_fabric: other,
+            own_view: own,
+            victim,
+        }
     }
 
     /// The number of the remote QP of a QP.
     fn number(&self, which: usize) -> u32 {
-        qpn(self.other.slot(), which + 1)
+        qpn(self.other_fabric.slot(), which + 1)
     }
 
     /// Resets all QPs to the state after their first connection.
@@ -127,26 +137,26 @@ impl World {
             let reset = ibv_qp_attr { qp_state: QpState::Reset as u32, ..attr };
             modify(qp, &self.gids, &reset, IBV_QP_STATE).expect("RESET is always allowed");
             // The tables of a correct remote process.
-            let entry = self.own.qp(which + 1);
-            let kind = qp.kind() as u8;
-            let life = Life { state: Life::RTS, kind, generation: 1, dest_qpn: qp.qpn() };
+            let entry = self.own_view.qp(which + 1);
+            let kind = qp.qp_type() as u8;
+            let life = Life { state: Life::RTS, qp_type: kind, generation: 1, dest_qpn: qp.qpn() };
             entry.rights.store(u64::from(u32::MAX), Relaxed);
             entry.ring_base.store(RING_SLOTS, Relaxed);
             entry.rnr_retry.store(0, Relaxed);
-            let ring = self.own.qp_ring(which + 1).expect("mapped");
+            let ring = self.own_view.qp_ring(which + 1).expect("mapped");
             ring.acked().store(RING_SLOTS, Relaxed);
             ring.nak().store(0, Relaxed);
             ring.holder().store(0, Relaxed);
-            entry.life.store(life.pack(), Release);
+            entry.packed_life.store(life.pack(), Release);
             for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
                 let needs =
-                    transition(qp.kind(), qp.state(), state).expect("the usual way").required;
+                    transition(qp.qp_type(), qp.state(), state).expect("the usual way").required;
                 let dest_qp_num = self.number(which);
                 let attr = ibv_qp_attr { qp_state: state as u32, dest_qp_num, ..attr };
                 modify(qp, &self.gids, &attr, needs | IBV_QP_STATE)
                     .expect("a permitted transition");
             }
-            RingHolder::new(self.other.identity(), 1)
+            RingHolder::new(self.other_fabric.identity(), 1)
                 .take(&self.victim.qp_ring(qp.index()).expect("mapped"));
             for id in 0..RECEIVES {
                 if let Ok(mut receives) = qp.lock_receives_for_post() {
@@ -159,12 +169,12 @@ impl World {
     }
 
     fn sge(&self, at: usize, len: usize) -> ibv_sge {
-        let addr = self.memory.as_ptr() as u64 + (BESIDE + at) as u64;
+        let addr = self.memory.as_ptr() as u64 + (BYTES_AROUND + at) as u64;
         ibv_sge { addr, length: len as u32, lkey: self.keys.lkey }
     }
 
     /// Executes a record.
-    fn play(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
+    fn execute(&self, [kind, which, a, b]: [u8; 4], words: [u64; 8]) {
         let (which, at) = (usize::from(which) % KINDS.len(), usize::from(a));
         let qp = &self.qps[which];
         let ring = self.victim.qp_ring(qp.index()).expect("mapped");
@@ -181,7 +191,7 @@ impl World {
                     words[1] = words[1] & !(0xff_ffff << 32) | u64::from(self.number(which)) << 32;
                 }
                 if b & 2 == 0 {
-                    let base = self.memory.as_ptr() as u64 + BESIDE as u64;
+                    let base = self.memory.as_ptr() as u64 + BYTES_AROUND as u64;
                     words[2] = base.wrapping_add(words[2] as u16 as u64).wrapping_sub(64);
                     words[3] = words[3] & !0xffff_ffff | u64::from(self.keys.rkey);
                 }
@@ -189,7 +199,7 @@ impl World {
                 self.victim.set_qp_arrival(qp.index());
             }
             3 => {
-                let ring = self.victim.peer_ring(self.other.slot()).expect("mapped");
+                let ring = self.victim.peer_ring(self.other_fabric.slot()).expect("mapped");
                 let seq = ring.acked().load(Relaxed).as_said();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
@@ -201,7 +211,7 @@ impl World {
                     words[2] = u64::from(qp.qpn()) | u64::from(QKEY) << 32;
                 }
                 write(&ring, seq, words);
-                self.victim.set_peer_arrival(self.other.slot());
+                self.victim.set_peer_arrival(self.other_fabric.slot());
             }
             4 => {
                 let control =
@@ -210,7 +220,7 @@ impl World {
             }
             5 => ring.holder().store(words[0], Release),
             6 => {
-                let ring = self.own.qp_ring(which + 1).expect("mapped");
+                let ring = self.own_view.qp_ring(which + 1).expect("mapped");
                 let near = ring.acked().load(Relaxed).as_said().wrapping_add(words[0] as u32 % 512);
                 match at % 4 {
                     0 => ring.acked().store(near, Release),
@@ -222,7 +232,7 @@ impl World {
             }
             7 => self.change_entry(which, at, &words),
             8 => {
-                let entry = self.own.mr(1 + at % 4);
+                let entry = self.own_view.mr(1 + at % 4);
                 entry.iova.store(words[0], Relaxed);
                 entry.len.store(words[1], Relaxed);
                 entry.va.store(words[2], Relaxed);
@@ -231,21 +241,21 @@ impl World {
                 protocol::validate(&entry.key, words[5]);
             }
             9 => {
-                let Some(chunk) = self.own.chunk(u32::from(a) % 4) else { return };
+                let Some(chunk) = self.own_view.chunk(u32::from(a) % 4) else { return };
                 for (n, word) in words.into_iter().enumerate() {
                     assert!(chunk.part(8 * n, 8).store(word), "mapped");
                 }
             }
             10 => self.send(qp, which, a, &words),
-            _ => self.look(),
+            _ => self.poll_all(),
         }
     }
 
     fn change_entry(&self, which: usize, at: usize, words: &[u64; 8]) {
-        let entry = self.own.qp(which + 1);
+        let entry = self.own_view.qp(which + 1);
         let word = words[0];
         match at % 10 {
-            0 => entry.life.store(word, Release),
+            0 => entry.packed_life.store(word, Release),
             1 => entry.rights.store(word, Release),
             2 => entry.ring_base.store(word as u32, Release),
             3 => entry.rnr_retry.store(word as u8, Release),
@@ -254,7 +264,7 @@ impl World {
             6 => entry.send_channel.store(word as u16, Release),
             7 => entry.awaits_acks.store(word as u8, Release),
             8 => entry.chunk_worth.store(word as u32, Release),
-            _ => self.own.tables_head().attention.store(word as u32, Release),
+            _ => self.own_view.tables_head().attention.store(word as u32, Release),
         }
     }
 
@@ -269,7 +279,7 @@ impl World {
             IBV_WR_SEND_WITH_IMM,
         ];
         let opcode = opcodes[usize::from(what) % 6];
-        let allowed = match qp.kind() {
+        let allowed = match qp.qp_type() {
             QpType::Rc => true,
             QpType::Uc => !matches!(opcode, IBV_WR_RDMA_READ | IBV_WR_ATOMIC_FETCH_AND_ADD),
             _ => matches!(opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM),
@@ -289,7 +299,12 @@ impl World {
             wr_id: 99,
             opcode,
             operation,
-            to: Destination { qpn: self.number(which), qkey: QKEY, elsewhere: false, grh: None },
+            destination: Destination {
+                qpn: self.number(which),
+                qkey: QKEY,
+                elsewhere: false,
+                grh: None,
+            },
             ..Request::default()
         };
         let mut requester = qp.requester().lock();
@@ -298,9 +313,9 @@ impl World {
         qp.release_requester(requester);
     }
 
-    fn look(&self) {
+    fn poll_all(&self) {
         self.cq.sweep(ServedBy::Application);
-        self.adapter.datagrams.look(&self.adapter, ServedBy::Application);
+        self.adapter.datagrams.drive(&self.adapter, ServedBy::Application);
         self.cq.poll(64, |_, cqe| {
             assert!(cqe.wr_id < RECEIVES || cqe.wr_id == 99, "a completion is of a request");
             assert!(
@@ -326,10 +341,10 @@ pub fn segments(data: &[u8]) {
         let Some((what, words)) = record.split_first_chunk::<4>() else { continue };
         let (words, _) = words.as_chunks::<8>();
         let Ok(words) = <[[u8; 8]; 8]>::try_from(words) else { continue };
-        world.play(*what, words.map(u64::from_le_bytes));
+        world.execute(*what, words.map(u64::from_le_bytes));
     }
-    world.look();
-    let (before, rest) = world.memory.split_at(BESIDE);
+    world.poll_all();
+    let (before, rest) = world.memory.split_at(BYTES_AROUND);
     let beside = before.iter().chain(&rest[MEMORY..]);
     assert!(beside.into_iter().all(|byte| *byte == 0xa5), "memory beside the region is as it was");
 }

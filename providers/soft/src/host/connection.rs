@@ -73,7 +73,7 @@ pub(crate) struct HostConnection {
     /// A request of the peer has arrived.
     has_received: bool,
     /// Results of checks whether memory is mapped, valid while the requester's lock is held.
-    seen: MappedRange,
+    checked_range: MappedRange,
 }
 
 /// XRC: the owner of the region that a peer reads.
@@ -102,7 +102,7 @@ impl PeerRoute {
     /// The largest packet that the route carries in bytes with all headers. `None` without a route
     /// at present.
     pub(crate) fn mtu(&self) -> Option<u32> {
-        ferroverbs_net::route_mtu(self.to(), self.path.target().interface).ok()
+        ferroverbs_net::route_mtu(self.peer_address(), self.path.target().interface).ok()
     }
 
     /// The route to the host of `route` for packets of QP `qpn`.
@@ -120,19 +120,19 @@ impl PeerRoute {
             |ip: IpAddr| matches!(ip.to_canonical(), IpAddr::V6(v6) if v6.is_unicast_link_local());
         let needs_interface = is_local(from) || is_local(to) || is_multicast(&route.dgid);
         let target = Target {
-            from,
-            to,
+            source: from,
+            destination: to,
             interface: if needs_interface { interface_of(&route.sgid) } else { 0 },
             traffic_class: route.traffic_class,
             hop_limit: route.hop_limit,
         };
-        let lane = sockets.outbox().lane(to, qpn).map_err(|why| errno_of(&why))?;
+        let lane = sockets.outbox().sending_lane(to, qpn).map_err(|why| errno_of(&why))?;
         let path = Path::new(&target, lane).map_err(|_| Errno::EINVAL)?;
         Ok(Self { addresses, path, shortcut: PeerShortcut::default() })
     }
 
     /// The address of the peer's host.
-    pub(crate) const fn to(&self) -> IpAddr {
+    pub(crate) const fn peer_address(&self) -> IpAddr {
         match self.addresses {
             Addresses::V4 { dst, .. } => IpAddr::V4(dst),
             Addresses::V6 { dst, .. } => IpAddr::V6(dst),
@@ -148,7 +148,8 @@ impl HostConnection {
         let Some(route) = &self.route else { return };
         self.reroutes = self.reroutes.wrapping_add(1);
         // Without another socket the route stays.
-        if let Ok(lane) = sockets.outbox().lane(route.to(), qpn.wrapping_add(self.reroutes))
+        if let Ok(lane) =
+            sockets.outbox().sending_lane(route.peer_address(), qpn.wrapping_add(self.reroutes))
             && let Ok(path) = Path::new(route.path.target(), lane)
         {
             self.route = Some(Arc::new(PeerRoute {
@@ -195,7 +196,7 @@ impl HostConnection {
         }
         config.tuning.window = send_window(buffer, config.pmtu, &config.tuning);
         // A packet sink expects packets in the format of the specification.
-        config.tuning.along = packet_sink::installed().is_none();
+        config.tuning.piggybacks_acks = packet_sink::installed().is_none();
         Self {
             transport: roce::Qp::new(config),
             reported_counters: roce::Counters::default(),
@@ -211,7 +212,7 @@ impl HostConnection {
             timeout_at: None,
             ack_is_deferred: false,
             has_received: false,
-            seen: MappedRange::default(),
+            checked_range: MappedRange::default(),
         }
     }
 
@@ -303,7 +304,7 @@ pub(crate) const fn pmtu(mtu: u32) -> Pmtu {
 /// and the capacity of a receive buffer of `buffer` bytes.
 fn send_window(buffer: usize, pmtu: Pmtu, tuning: &Tuning) -> u32 {
     let quarter = u32::try_from(buffer / 4).unwrap_or(u32::MAX);
-    let early_packets = u32::from(tuning.hold) * pmtu.bytes();
+    let early_packets = u32::from(tuning.max_held_packets) * pmtu.bytes();
     let more = MAX_WINDOW_BYTES.min(quarter).min(early_packets);
     let most = u32::try_from(socket_capacity(buffer, pmtu.bytes())).unwrap_or(u32::MAX);
     tuning.window.max(more).min(most)

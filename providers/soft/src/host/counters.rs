@@ -90,7 +90,7 @@ impl WireCounters {
                 *before = now;
             }
         }
-        if now.unusual() != before.unusual() {
+        if now.unusual_sum() != before.unusual_sum() {
             self.add_unusual(*now, before);
         }
     }
@@ -115,8 +115,8 @@ mod tests {
     fn packet_counters_come_first_and_are_not_unusual() {
         let counters = Counters { rcvd_pkts: 1, sent_pkts: 2, ..Counters::default() };
         assert_eq!(counters.values()[..2], [1, 2]);
-        assert_eq!(counters.unusual(), 0);
-        assert_eq!(Counters { held_pkts: 3, ack_probes: 4, ..counters }.unusual(), 7);
+        assert_eq!(counters.unusual_sum(), 0);
+        assert_eq!(Counters { held_pkts: 3, ack_probes: 4, ..counters }.unusual_sum(), 7);
     }
 
     #[test]

@@ -63,7 +63,7 @@ impl<P: Process> Dispatcher<'_, P> {
             self.wire.wakeups().note_arrival(self.round.now);
             while let Some(mut run) = datagrams.next_run() {
                 self.receive_run(&mut run);
-                taken += run.taken();
+                taken += run.consumed_bytes();
                 if taken >= FLUSH_AFTER_BYTES {
                     taken = 0;
                     self.round.sockets.flush();
@@ -83,7 +83,7 @@ impl<P: Process> Dispatcher<'_, P> {
         if wire.steering().handle_probe(sockets, &datagram) {
             return;
         }
-        let addresses = Addresses::new(datagram.from.ip(), datagram.to);
+        let addresses = Addresses::new(datagram.source.ip(), datagram.destination);
         // A port that is down receives nothing.
         let is_heard = !datagram.is_cut && !process.is_port_down();
         let Some(addresses) = addresses.filter(|_| is_heard) else {
@@ -92,14 +92,14 @@ impl<P: Process> Dispatcher<'_, P> {
         // A whole datagram has any IPv4 identification, and its sender counts datagrams. The
         // segments of a cut datagram start at 0.
         let is_whole = datagram.segment == datagram.bytes.len();
-        let source_port = datagram.from.port();
+        let source_port = datagram.source.port();
         let sender = SenderKey::of(addresses, source_port).filter(|_| is_whole);
         let expected = wire.expected_ip_id().of(sender);
         let envelope = CoveredHeaders { addresses, source_port, identification: expected };
         let congested = datagram.ecn() == Ecn::Congested;
         let (traffic_class, hop_limit) = (datagram.traffic_class, datagram.hop_limit);
         let mut packets = IntactPackets {
-            rest: run,
+            remaining: run,
             envelope,
             damaged: sockets.counters.counter(ProcessCounter::BadIcrc),
             sink: packet_sink::installed(),

@@ -32,7 +32,7 @@ struct Frames(VecDeque<QueuedFrame>);
 #[derive(Debug)]
 struct QueuedFrame {
     slot: u16,
-    since: Instant,
+    queued_at: Instant,
     /// Frame header and packet.
     frame: Box<[u8]>,
 }
@@ -112,7 +112,11 @@ impl Frames {
         if self.0.len() >= MAX_FRAMES {
             return false;
         }
-        self.0.push_back(QueuedFrame { slot, since: now, frame: [header, packet].concat().into() });
+        self.0.push_back(QueuedFrame {
+            slot,
+            queued_at: now,
+            frame: [header, packet].concat().into(),
+        });
         true
     }
 
@@ -125,7 +129,7 @@ impl Frames {
                 true => ForwardResult::NoRoom,
                 false => send(queued.slot, &queued.frame),
             };
-            let is_over = now.duration_since(queued.since) > MAX_AGE;
+            let is_over = now.duration_since(queued.queued_at) > MAX_AGE;
             match result {
                 ForwardResult::Sent => return false,
                 ForwardResult::NoRoom if !is_over => full.push(queued.slot),

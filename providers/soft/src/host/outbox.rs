@@ -120,8 +120,8 @@ impl SharedOutbox {
     ///
     /// # Errors
     /// The system has no socket left.
-    pub(super) fn lane(&self, to: IpAddr, qpn: u32) -> io::Result<Lane> {
-        self.lock().sender.lane(to, qpn)
+    pub(super) fn sending_lane(&self, to: IpAddr, qpn: u32) -> io::Result<Lane> {
+        self.lock().sender.select_lane(to, qpn)
     }
 }
 
@@ -272,7 +272,8 @@ impl Outbox {
         while !(rest.is_empty() && batch.is_empty()) {
             while let Some((packet, behind)) = rest.split_first() {
                 let peer_route = &self.routes[packet.route];
-                let Some(place) = batch.place(&peer_route.path, packet.ecn, packet.len + ICRC_LEN)
+                let Some(place) =
+                    batch.reserve(&peer_route.path, packet.ecn, packet.len + ICRC_LEN)
                 else {
                     break;
                 };
@@ -287,7 +288,7 @@ impl Outbox {
                 (store, passed) = (after, end);
                 write_icrc(bytes, peer_route, place.identification());
                 // Fails only for a packet longer than any that is queued.
-                let _ = place.put(&[], &[(&*bytes).into()], &[]);
+                let _ = place.fill(&[], &[(&*bytes).into()], &[]);
             }
             let sent = batch.send();
             if sent.refused > 0 {
@@ -317,10 +318,10 @@ impl Outbox {
         self.used = 0;
         for Packet { route, ecn, start, len } in std::mem::take(&mut self.packets) {
             let bytes = &before[start..start + len];
-            match impaired.passages.draw() {
-                ImpairmentEffect::Through => self.requeue(route, ecn, bytes),
-                ImpairmentEffect::Twice => (0..2).for_each(|_| self.requeue(route, ecn, bytes)),
-                ImpairmentEffect::Late => {
+            match impaired.passages.next_effect() {
+                ImpairmentEffect::Pass => self.requeue(route, ecn, bytes),
+                ImpairmentEffect::Duplicate => (0..2).for_each(|_| self.requeue(route, ecn, bytes)),
+                ImpairmentEffect::Reorder => {
                     let peer_route = Arc::clone(&self.routes[route]);
                     impaired.delayed.push(DelayedPacket { peer_route, ecn, bytes: bytes.into() });
                 }
@@ -328,7 +329,7 @@ impl Outbox {
                     self.requeue(route, Ecn::Congested, bytes);
                 }
                 ImpairmentEffect::Marked => self.requeue(route, ecn, bytes),
-                ImpairmentEffect::Lost => {
+                ImpairmentEffect::Lose => {
                     self.counters
                         .counter(ProcessCounter::InjectedLoss)
                         .fetch_add(1, Ordering::Relaxed);

@@ -45,7 +45,7 @@ impl ExpectedIpId {
 
 /// Received packets with a correct ICRC, each with its destination QP number.
 pub(super) struct IntactPackets<'a, I> {
-    pub(super) rest: I,
+    pub(super) remaining: I,
     /// The expected envelope of the next packet. A kernel that cuts a datagram numbers the
     /// segments, so the identification of a segment predicts the next one.
     pub(super) envelope: CoveredHeaders,
@@ -98,7 +98,7 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Iterator for IntactPackets<'_, I> {
     type Item = (u32, &'a [u8]);
 
     fn next(&mut self) -> Option<(u32, &'a [u8])> {
-        while let Some(bytes) = self.rest.next() {
+        while let Some(bytes) = self.remaining.next() {
             let intact = self.verify(bytes).and_then(|(packet, number)| {
                 self.envelope.identification = number.wrapping_add(1);
                 let qpn = dest_qpn(packet)?;

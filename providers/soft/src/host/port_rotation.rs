@@ -13,7 +13,7 @@ pub(super) struct SourcePortRotation {
     /// The present port, as an offset to the QP number.
     offset: u32,
     /// Time of the last change, and of the last message.
-    since: Time,
+    changed_at: Time,
     last_send: Time,
 }
 
@@ -30,11 +30,12 @@ impl SourcePortRotation {
 
     /// Notes that a message is sent now. Returns true if the port has changed.
     pub(super) fn advance_on_send(&mut self, now: Time) -> bool {
-        let turns = now.since(self.last_send) >= PAUSE || now.since(self.since) >= MAX_TIME_ON_PORT;
+        let turns =
+            now.since(self.last_send) >= PAUSE || now.since(self.changed_at) >= MAX_TIME_ON_PORT;
         self.last_send = now;
         if turns {
             self.offset = (self.offset + 1) % LANES as u32;
-            self.since = now;
+            self.changed_at = now;
         }
         turns
     }

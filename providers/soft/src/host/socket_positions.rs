@@ -27,7 +27,7 @@ pub(super) struct SocketPositions {
     /// Identity of the fabric; `None` where abstract names are not available.
     fabric: Option<String>,
     slot: u16,
-    known: [AtomicU32; 2],
+    seen_positions: [AtomicU32; 2],
     moved: AtomicBool,
     published: Mutex<PublishedPositions>,
 }
@@ -49,7 +49,7 @@ impl SocketPositions {
         Self {
             fabric,
             slot,
-            known: [const { AtomicU32::new(0) }; 2],
+            seen_positions: [const { AtomicU32::new(0) }; 2],
             moved: AtomicBool::new(false),
             published: Mutex::default(),
         }
@@ -58,7 +58,7 @@ impl SocketPositions {
     /// Records the position of the socket of a family. Returns true if the position has changed.
     pub(super) fn set_position(&self, family: u8, position: u16) -> bool {
         let now = u32::from(position) + 1;
-        let moved = self.known[family_index(family)].swap(now, Ordering::Relaxed) != now;
+        let moved = self.seen_positions[family_index(family)].swap(now, Ordering::Relaxed) != now;
         if moved {
             self.moved.store(true, Ordering::Relaxed);
         }
@@ -72,7 +72,8 @@ impl SocketPositions {
             return false;
         }
         let mut published = self.published.lock();
-        let positions = self.known.each_ref().map(|position| position.load(Ordering::Relaxed));
+        let positions =
+            self.seen_positions.each_ref().map(|position| position.load(Ordering::Relaxed));
         if published.has_left || published.positions == positions {
             return false;
         }
@@ -85,7 +86,7 @@ impl SocketPositions {
     }
 
     /// Removes the name for good.
-    pub(super) fn leave(&self) {
+    pub(super) fn remove_name(&self) {
         *self.published.lock() =
             PublishedPositions { has_left: true, ..PublishedPositions::default() };
     }
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!(rows(V4), [(5, 0), (6, 1)]);
         assert!(rows(V6).is_empty());
         // The first socket is closed, and the kernel moves the last socket to its position.
-        one.leave();
+        one.remove_name();
         assert!(other.set_position(V4, 0) && other.publish());
         assert!(one.set_position(V4, 1) && !one.publish(), "served_by has left says nothing");
         assert_eq!(rows(V4), [(6, 0)]);

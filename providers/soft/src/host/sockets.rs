@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Address families as bits.
 pub(crate) const V4: u8 = 1;
 pub(crate) const V6: u8 = 1 << 1;
-pub(super) const BOTH: u8 = V4 | V6;
+pub(super) const BOTH_FAMILIES: u8 = V4 | V6;
 
 /// The sockets of a process.
 #[derive(Debug)]

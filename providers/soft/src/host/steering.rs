@@ -146,8 +146,8 @@ impl PacketSteering {
     /// that receives the probe.
     pub(super) fn handle_probe(&self, sockets: &Sockets, datagram: &Datagram<'_>) -> bool {
         let Some(position) = steering::probed(datagram.bytes) else { return false };
-        if datagram.from.ip().is_loopback() {
-            let family = if datagram.from.is_ipv4() { V4 } else { V6 };
+        if datagram.source.ip().is_loopback() {
+            let family = if datagram.source.is_ipv4() { V4 } else { V6 };
             if sockets.positions.set_position(family, position) {
                 self.schedule_update();
             }

@@ -2,7 +2,7 @@
 //! Asked by the driver (`wire`) and by the timeouts of transports.
 #![forbid(unsafe_code)]
 
-use super::sockets::{BOTH, Inbox};
+use super::sockets::{BOTH_FAMILIES, Inbox};
 use ferroverbs_roce::Time;
 use soft_local::fabric::Fabric;
 use soft_sys::Errno;
@@ -93,7 +93,7 @@ impl Wakeups {
         inbox: impl FnOnce() -> I,
     ) {
         let Some(epoll) = self.epoll.get() else { return };
-        let wanted = if on { BOTH } else { BOTH & !self.used() };
+        let wanted = if on { BOTH_FAMILIES } else { BOTH_FAMILIES & !self.used() };
         let changed = self.watched.swap(wanted, Ordering::Relaxed) ^ wanted;
         if changed == 0 {
             return;

@@ -20,7 +20,7 @@ use super::lazy_sockets::LazySockets;
 use super::packets::ExpectedIpId;
 use super::port_claim::{OpeningLock, PortHolder};
 use super::process::{Process, Round};
-use super::sockets::{BOTH, PORT_CHECK_INTERVAL, Sockets, V4, V6};
+use super::sockets::{BOTH_FAMILIES, PORT_CHECK_INTERVAL, Sockets, V4, V6};
 use super::steering::{self, PROBE_WAIT, PacketSteering};
 use super::timers::Timeouts;
 use super::unavailable::WireUnavailable;
@@ -164,7 +164,7 @@ impl HostWire {
         // A signal handler that ends the process may run in the thread that holds the lock.
         let Some(mut inbox) = sockets.inbox.try_lock_for(INBOX_WAIT) else { return };
         sockets.stop_port_checks();
-        sockets.positions.leave();
+        sockets.positions.remove_name();
         for mut receiver in inbox.close() {
             let dispatcher = self.dispatcher(process, sockets, sockets.now(), ServedBy::Library);
             dispatcher.receive_datagrams(&mut receiver);
@@ -319,7 +319,7 @@ impl HostWire {
     /// Receives and forwards packets of address families without a connected QP. `drive` does not
     /// read these sockets.
     fn receive_unused_families<P: Process>(&self, process: &P, sockets: &Sockets) {
-        let unused = BOTH & !self.wakeups.used();
+        let unused = BOTH_FAMILIES & !self.wakeups.used();
         if unused == 0 {
             return;
         }

@@ -20,12 +20,12 @@ pub(crate) struct SrqRequest {
     /// Unique and increasing among the requests of the sending process.
     pub(crate) number: u64,
     /// The receiving QP, and the incarnation of its connection.
-    pub(crate) of: u32,
+    pub(crate) receiver_qpn: u32,
     pub(crate) generation: u16,
     /// The shared receive queue.
     pub(crate) srqn: u32,
     /// The operation. Ranges refer to the frame of the message.
-    pub(crate) ask: ResponderRequest,
+    pub(crate) operation: ResponderRequest,
 }
 
 /// The result of an operation.
@@ -42,8 +42,8 @@ pub(crate) struct SrqReply {
     /// Number of the request.
     pub(crate) number: u64,
     /// The receiving QP of the request.
-    pub(crate) of: u32,
-    pub(crate) served: ServeResult,
+    pub(crate) receiver_qpn: u32,
+    pub(crate) result: ServeResult,
 }
 
 /// Bytes in front of the payload.
@@ -52,7 +52,7 @@ pub(crate) const REQUEST_HEADER_LEN: usize = 60;
 pub(crate) const REPLY_LEN: usize = 25;
 
 const DELIVER: u8 = 1;
-const PLACE: u8 = 2;
+const PLACE_WRITE: u8 = 2;
 const READ: u8 = 3;
 const SWAP: u8 = 4;
 const ADD: u8 = 5;
@@ -71,7 +71,7 @@ const PERSISTENT: u8 = 1 << 7;
 /// The fields of a request between the numbers and the payload.
 #[derive(Clone, Copy, Debug, Default)]
 struct RequestFields {
-    kind: u8,
+    message_type: u8,
     flags: u8,
     /// Immediate data as on the network, or a key.
     tail: u32,
@@ -86,10 +86,10 @@ struct RequestFields {
 impl RequestFields {
     fn region(kind: u8, flags: u8, region: &Reth) -> Self {
         let Reth { va, rkey, len } = *region;
-        Self { kind, flags, va, rkey, len, ..Self::default() }
+        Self { message_type: kind, flags, va, rkey, len, ..Self::default() }
     }
 
-    const fn has(&self, flag: u8) -> bool {
+    const fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
@@ -98,9 +98,9 @@ impl RequestFields {
     }
 
     fn tail(&self) -> Tail {
-        if self.has(IMMEDIATE) {
+        if self.has_flag(IMMEDIATE) {
             Tail::Immediate(Immediate::new(self.tail.to_ne_bytes()))
-        } else if self.has(INVALIDATE) {
+        } else if self.has_flag(INVALIDATE) {
             Tail::Invalidate(self.tail)
         } else {
             Tail::Plain
@@ -115,14 +115,14 @@ const fn flag(set: bool, flag: u8) -> u8 {
 impl SrqRequest {
     /// The request as bytes, with its payload from `packet`, to which the ranges refer.
     pub(crate) fn emit(&self, packet: &[u8]) -> Vec<u8> {
-        let (fields, payload) = fields_of(&self.ask);
+        let (fields, payload) = fields_of(&self.operation);
         let payload = payload.and_then(|range| packet.get(range)).unwrap_or_default();
         let mut bytes = Vec::with_capacity(REQUEST_HEADER_LEN + payload.len());
         bytes.extend(self.number.to_ne_bytes());
-        bytes.extend(self.of.to_ne_bytes());
+        bytes.extend(self.receiver_qpn.to_ne_bytes());
         bytes.extend(self.srqn.to_ne_bytes());
         bytes.extend(self.generation.to_ne_bytes());
-        bytes.extend([fields.kind, fields.flags]);
+        bytes.extend([fields.message_type, fields.flags]);
         bytes.extend(fields.tail.to_ne_bytes());
         bytes.extend(fields.offset.to_ne_bytes());
         bytes.extend(fields.va.to_ne_bytes());
@@ -144,7 +144,7 @@ impl SrqRequest {
         let generation = u16::from_ne_bytes(take_bytes(&mut rest)?);
         let [kind, flags] = take_bytes(&mut rest)?;
         let fields = RequestFields {
-            kind,
+            message_type: kind,
             flags,
             tail: u32::from_ne_bytes(take_bytes(&mut rest)?),
             offset: u32::from_ne_bytes(take_bytes(&mut rest)?),
@@ -157,7 +157,7 @@ impl SrqRequest {
             ],
         };
         let ask = ask_of(&fields, Number::new(srqn), frame.len() - rest.len()..frame.len())?;
-        Some(Self { number, of, generation, srqn, ask })
+        Some(Self { number, receiver_qpn: of, generation, srqn, operation: ask })
     }
 }
 
@@ -165,17 +165,19 @@ impl SrqReply {
     pub(crate) fn emit(&self) -> [u8; REPLY_LEN] {
         // A busy or unprepared queue is asked again. A sender that is gone has no meaning between
         // hosts.
-        let (code, nak, value) = match self.served {
+        let (code, nak, value) = match self.result {
             ServeResult::Verdict(Verdict::Done) => (1, 0, 0),
             ServeResult::Original(value) => (2, 0, value),
             ServeResult::Verdict(Verdict::NotReady | Verdict::Dropped | Verdict::Busy) => (3, 0, 0),
             ServeResult::Verdict(Verdict::Broken) => (4, 0, 0),
             ServeResult::Verdict(Verdict::Refuse(nak)) => (5, nak as u32, 0),
-            ServeResult::Verdict(Verdict::Stale | Verdict::Gone) => (5, Nak::Operation as u32, 0),
+            ServeResult::Verdict(Verdict::Stale | Verdict::SenderDied) => {
+                (5, Nak::Operation as u32, 0)
+            }
         };
         let mut bytes = [code; REPLY_LEN];
         bytes[..8].copy_from_slice(&self.number.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.of.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&self.receiver_qpn.to_ne_bytes());
         bytes[12..16].copy_from_slice(&nak.to_ne_bytes());
         bytes[16..24].copy_from_slice(&value.to_ne_bytes());
         bytes
@@ -195,7 +197,7 @@ impl SrqReply {
             [5] => ServeResult::Verdict(Verdict::Refuse(Nak::from_raw(nak)?)),
             _ => return None,
         };
-        Some(Self { number, of, served })
+        Some(Self { number, receiver_qpn: of, result: served })
     }
 }
 
@@ -217,7 +219,7 @@ fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
             let ends = flag(*first, FIRST) | flag(last.is_some(), LAST);
             let flags = kind | ends | flag(*solicited, SOLICITED);
             let fields = RequestFields {
-                kind: DELIVER,
+                message_type: DELIVER,
                 flags,
                 tail,
                 offset: *offset,
@@ -225,7 +227,7 @@ fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
             };
             (fields, Some(payload.clone()))
         }
-        ResponderRequest::Place { region, offset, payload, first, last, solicited, .. } => {
+        ResponderRequest::Write { region, offset, payload, first, last, solicited, .. } => {
             let immediate = last.flatten();
             let ends = flag(*first, FIRST) | flag(last.is_some(), LAST);
             let flags = ends | flag(*solicited, SOLICITED) | flag(immediate.is_some(), IMMEDIATE);
@@ -233,7 +235,7 @@ fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
             let fields = RequestFields {
                 tail,
                 offset: *offset,
-                ..RequestFields::region(PLACE, flags, region)
+                ..RequestFields::region(PLACE_WRITE, flags, region)
             };
             (fields, Some(payload.clone()))
         }
@@ -244,11 +246,17 @@ fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
                 AtomicOp::FetchAdd { add } => (ADD, [add, 0]),
             };
             (
-                RequestFields { kind, va: *va, rkey: *rkey, operands, ..RequestFields::default() },
+                RequestFields {
+                    message_type: kind,
+                    va: *va,
+                    rkey: *rkey,
+                    operands,
+                    ..RequestFields::default()
+                },
                 None,
             )
         }
-        ResponderRequest::Flush { how, region } => {
+        ResponderRequest::Flush { flush_scope: how, region } => {
             let flags = flag(how.whole_region, WHOLE)
                 | flag(how.global, GLOBAL)
                 | flag(how.persistent, PERSISTENT);
@@ -265,25 +273,26 @@ fn fields_of(ask: &ResponderRequest) -> (RequestFields, Option<Range<usize>>) {
 /// The operation of the fields.
 fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<ResponderRequest> {
     let srq = Some(srq);
-    let (first, solicited, offset) = (fields.has(FIRST), fields.has(SOLICITED), fields.offset);
+    let (first, solicited, offset) =
+        (fields.has_flag(FIRST), fields.has_flag(SOLICITED), fields.offset);
     let region = fields.reth();
-    Some(match fields.kind {
+    Some(match fields.message_type {
         DELIVER => {
-            let last = fields.has(LAST).then(|| fields.tail());
+            let last = fields.has_flag(LAST).then(|| fields.tail());
             ResponderRequest::Deliver { srq, offset, payload, first, last, solicited }
         }
-        PLACE => {
+        PLACE_WRITE => {
             let immediate = match fields.tail() {
                 Tail::Immediate(data) => Some(data),
                 Tail::Invalidate(_) | Tail::Plain => None,
             };
-            let last = fields.has(LAST).then_some(immediate);
-            ResponderRequest::Place { srq, region, offset, payload, first, last, solicited }
+            let last = fields.has_flag(LAST).then_some(immediate);
+            ResponderRequest::Write { srq, region, offset, payload, first, last, solicited }
         }
-        READ => ResponderRequest::Read { read: 0, region, again: false },
+        READ => ResponderRequest::Read { read: 0, region, is_repeated: false },
         SWAP | ADD => {
             let [compare, swap] = fields.operands;
-            let op = match fields.kind {
+            let op = match fields.message_type {
                 SWAP => AtomicOp::CompareSwap { compare, swap },
                 _ => AtomicOp::FetchAdd { add: compare },
             };
@@ -291,11 +300,11 @@ fn ask_of(fields: &RequestFields, srq: Number, payload: Range<usize>) -> Option<
         }
         FLUSH => {
             let how = Feth {
-                whole_region: fields.has(WHOLE),
-                global: fields.has(GLOBAL),
-                persistent: fields.has(PERSISTENT),
+                whole_region: fields.has_flag(WHOLE),
+                global: fields.has_flag(GLOBAL),
+                persistent: fields.has_flag(PERSISTENT),
             };
-            ResponderRequest::Flush { how, region }
+            ResponderRequest::Flush { flush_scope: how, region }
         }
         STORE => ResponderRequest::AtomicWrite { region, payload },
         _ => return None,
@@ -316,7 +325,7 @@ mod tests {
         let data = Immediate::new([1, 2, 3, 4]);
         let payload = 12..20;
         let mut asks = vec![
-            ResponderRequest::Read { read: 0, region, again: false },
+            ResponderRequest::Read { read: 0, region, is_repeated: false },
             ResponderRequest::AtomicWrite { region, payload: payload.clone() },
         ];
         for op in [
@@ -328,7 +337,7 @@ mod tests {
         for bits in 0..8 {
             let [one, two, three] = [1, 2, 4].map(|bit| bits & bit != 0);
             let how = Feth { whole_region: one, global: two, persistent: three };
-            asks.push(ResponderRequest::Flush { how, region });
+            asks.push(ResponderRequest::Flush { flush_scope: how, region });
             for tail in [Tail::Plain, Tail::Immediate(data), Tail::Invalidate(77)] {
                 let last = two.then_some(tail);
                 let (payload, offset) = (payload.clone(), 1 << 31);
@@ -344,7 +353,7 @@ mod tests {
             for immediate in [None, Some(data)] {
                 let last = two.then_some(immediate);
                 let payload = payload.clone();
-                asks.push(ResponderRequest::Place {
+                asks.push(ResponderRequest::Write {
                     srq,
                     region,
                     offset: 7,
@@ -361,7 +370,7 @@ mod tests {
     /// The operation with ranges in the frame instead of `PACKET`.
     fn shifted(mut ask: ResponderRequest) -> ResponderRequest {
         if let ResponderRequest::Deliver { payload, .. }
-        | ResponderRequest::Place { payload, .. }
+        | ResponderRequest::Write { payload, .. }
         | ResponderRequest::AtomicWrite { payload, .. } = &mut ask
         {
             *payload = FRAME_HEADER_LEN + REQUEST_HEADER_LEN
@@ -375,16 +384,17 @@ mod tests {
         for ask in asks() {
             let request = SrqRequest {
                 number: u64::MAX - 1,
-                of: 0xab_cdef,
+                receiver_qpn: 0xab_cdef,
                 generation: 0xfffe,
                 srqn: 0x12_3456,
-                ask,
+                operation: ask,
             };
             let frame = [&[0; FRAME_HEADER_LEN][..], &request.emit(&PACKET)].concat();
             let got = SrqRequest::parse(&frame, FRAME_HEADER_LEN).expect("it makes sense");
-            let installed = SrqRequest { ask: shifted(request.ask.clone()), ..request.clone() };
+            let installed =
+                SrqRequest { operation: shifted(request.operation.clone()), ..request.clone() };
             assert_eq!(got, installed);
-            if let ResponderRequest::Deliver { payload, .. } = got.ask {
+            if let ResponderRequest::Deliver { payload, .. } = got.operation {
                 assert_eq!(&frame[payload], b"a load..");
             }
             for len in 0..FRAME_HEADER_LEN + REQUEST_HEADER_LEN {
@@ -396,7 +406,8 @@ mod tests {
     #[test]
     fn a_request_of_an_unknown_kind_is_rejected() {
         let ask = asks().remove(0);
-        let request = SrqRequest { number: 1, of: 2, generation: 3, srqn: 4, ask };
+        let request =
+            SrqRequest { number: 1, receiver_qpn: 2, generation: 3, srqn: 4, operation: ask };
         let mut frame = request.emit(&PACKET);
         for kind in (0..=u8::MAX).filter(|kind| !(DELIVER..=STORE).contains(kind)) {
             frame[18] = kind;
@@ -410,7 +421,7 @@ mod tests {
         let verdicts = [Verdict::Done, Verdict::NotReady, Verdict::Broken].into_iter();
         let verdicts = verdicts.chain(naks.map(Verdict::Refuse)).map(ServeResult::Verdict);
         for served in verdicts.chain([ServeResult::Original(u64::MAX - 2)]) {
-            let reply = SrqReply { number: 5 << 40, of: 7, served };
+            let reply = SrqReply { number: 5 << 40, receiver_qpn: 7, result: served };
             let bytes = reply.emit();
             assert_eq!(SrqReply::parse(&bytes), Some(reply));
             for len in 0..bytes.len() {
@@ -421,11 +432,13 @@ mod tests {
             assert_eq!(SrqReply::parse(&longer), None);
         }
         for verdict in [Verdict::Busy, Verdict::Dropped] {
-            let reply = SrqReply { number: 1, of: 2, served: ServeResult::Verdict(verdict) };
-            let reply = SrqReply::parse(&reply.emit()).map(|reply| reply.served);
+            let reply =
+                SrqReply { number: 1, receiver_qpn: 2, result: ServeResult::Verdict(verdict) };
+            let reply = SrqReply::parse(&reply.emit()).map(|reply| reply.result);
             assert_eq!(reply, Some(ServeResult::Verdict(Verdict::NotReady)), "{verdict:?}");
         }
-        let reply = SrqReply { number: 1, of: 2, served: ServeResult::Verdict(Verdict::Done) };
+        let reply =
+            SrqReply { number: 1, receiver_qpn: 2, result: ServeResult::Verdict(Verdict::Done) };
         let mut bytes = reply.emit();
         for code in (6..=u8::MAX).chain([0]) {
             bytes[REPLY_LEN - 1] = code;

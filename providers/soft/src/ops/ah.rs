@@ -86,9 +86,9 @@ pub(super) unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
                 _ => adapter.unreachable.note_address(adapter, &route.dgid),
             }
         }
-        let held = domain.hold()?;
-        domain.adapter.registry.address_handles().take(MAX_AH)?;
-        held.keep();
+        let held = domain.hold_for_object()?;
+        domain.adapter.registry.address_handles().count_new(MAX_AH)?;
+        held.keep_for_object();
         let verbs = ibv_ah { context, pd, handle: 0 };
         Ok(Box::into_raw(Box::new(Ah { verbs, route, elsewhere })).cast())
     })

@@ -164,7 +164,7 @@ fn post_built(qp: &Qp, builder: &mut Builder, requester: &mut Requester) -> Resu
         }
     }
     for built in &*list {
-        requester.check(qp.kind(), &built.request, &built.sges)?;
+        requester.check(qp.qp_type(), &built.request, &built.sges)?;
     }
     let mut result = Ok(());
     let mut rest = &*list;
@@ -393,7 +393,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     unsafe {
         let to = destination(ah, qpn, qkey);
         set(qp, |built, _| {
-            built.request.to = to.ok()?;
+            built.request.destination = to.ok()?;
             Some(())
         });
     }

@@ -143,12 +143,12 @@ fn close_adapter(adapter: &Arc<Adapter>) {
     *count -= 1;
     if *count == 0 {
         *held = None;
-        leave(adapter);
+        leave_fabric(adapter);
     }
 }
 
 /// Ends the threads of the adapter, then leaves the fabric.
-fn leave(adapter: &Adapter) {
+fn leave_fabric(adapter: &Adapter) {
     // Received messages are acknowledged, as by a hardware adapter.
     adapter.send_deferred_acks();
     control::stop(adapter);
@@ -162,13 +162,13 @@ extern "C" fn leave_at_exit() {
     if let Some(current) = ADAPTER.try_lock()
         && let (_, Some(adapter)) = &*current
     {
-        leave(adapter);
+        leave_fabric(adapter);
     }
 }
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static LEAVE: extern "C" fn() = leave_at_exit;
+static LEAVE_AT_EXIT: extern "C" fn() = leave_at_exit;
 
 /// ibv_open_device(3).
 ///
@@ -446,9 +446,9 @@ fn prepare(context: &Context, fd: c_int, woken: bool) -> WaitStep {
     // Each event read by the application makes room for a queued event.
     channel.retry();
     let first = !woken;
-    match channel
-        .begin_sleep(|key| first && context.adapter.registry.cq(key).is_some_and(|cq| cq.remind()))
-    {
+    match channel.begin_sleep(|key| {
+        first && context.adapter.registry.cq(key).is_some_and(|cq| cq.send_pending_event())
+    }) {
         Some((word, expected)) => WaitStep::Sleep(word, expected),
         None => WaitStep::Return(0),
     }

@@ -30,7 +30,8 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 ) -> *mut ibv_cq_ex {
     const MASKS: u32 = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     const FLAGS: u32 = IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    const RARE: u32 = IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
+    const RARE_FIELDS: u32 =
+        IBV_WC_EX_WITH_CVLAN | IBV_WC_EX_WITH_FLOW_TAG | IBV_WC_EX_WITH_TM_INFO;
     object(|| {
         // SAFETY: `attr` is NULL (refused) or readable for the whole call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
@@ -53,7 +54,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         let wanted = attr.wc_flags as u32;
         let extras = CqExOptions {
             reads: Reads {
-                rare: wanted & RARE != 0,
+                rare_fields: wanted & RARE_FIELDS != 0,
                 device_clock: wanted & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP != 0,
                 wallclock: wanted & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK != 0,
             },
@@ -62,7 +63,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         };
         let held = if given(IBV_CQ_INIT_ATTR_MASK_PD) {
             // SAFETY: the caller states that the domain is a live domain of this provider.
-            Some(unsafe { Pd::of(attr.parent_domain) }.hold()?)
+            Some(unsafe { Pd::of(attr.parent_domain) }.hold_for_object()?)
         } else {
             None
         };
@@ -70,7 +71,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
         // call, as `create` requires.
         let cq = unsafe { create(context, attr.cqe, attr.comp_vector, attr.channel, &extras)? };
         if let Some(held) = held {
-            held.keep();
+            held.keep_for_object();
             cq.iterator.domain.store(attr.parent_domain, Ordering::Release);
         }
         // SAFETY: no other thread knows the queue yet.
@@ -123,7 +124,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     let queue = unsafe { Cq::of(cq.cast()) };
     queue.iterator.lock();
     // SAFETY: locked above.
-    let result = unsafe { step(cq, queue, queue.take()) };
+    let result = unsafe { step(cq, queue, queue.take_completion()) };
     if result != 0 {
         // SAFETY: locked just above.
         unsafe { unlock(queue) };
@@ -222,14 +223,14 @@ reads! {
     read_dlid_path_bits -> u8: cqe, _s => cqe.dlid_path_bits;
     read_completion_ts -> u64: _c, stamped => stamped.device_ns;
     read_completion_wallclock_ns -> u64: _c, stamped => stamped.wallclock_ns;
-    read_cvlan -> u16: _c, stamped => stamped.rare.cvlan;
-    read_flow_tag -> u32: _c, stamped => stamped.rare.flow_tag;
+    read_cvlan -> u16: _c, stamped => stamped.rare_fields.cvlan;
+    read_flow_tag -> u32: _c, stamped => stamped.rare_fields.flow_tag;
 }
 
 unsafe extern "C" fn read_tm_info(cq: *mut ibv_cq_ex, info: *mut ibv_wc_tm_info) {
     // SAFETY: called within an iteration, by contract of the verb, and `info` is writable.
     unsafe {
-        let (_, Stamped { rare, .. }) = current(cq);
+        let (_, Stamped { rare_fields: rare, .. }) = current(cq);
         info.write(ibv_wc_tm_info { tag: rare.tag, priv_: rare.tag_priv });
     }
 }

@@ -96,7 +96,7 @@ impl Dm {
     /// # Errors
     /// `EFAULT` out of range; `EINVAL` offset or length is not a multiple of 4.
     fn words(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
-        let at = self.at(offset, length).ok_or(Errno::EFAULT)?;
+        let at = self.address_at(offset, length).ok_or(Errno::EFAULT)?;
         if offset.is_multiple_of(4) && length.is_multiple_of(4) {
             Ok(at)
         } else {
@@ -105,7 +105,7 @@ impl Dm {
     }
 
     /// The address of `length` bytes at `offset`, if inside.
-    fn at(&self, offset: u64, length: usize) -> Option<*mut u8> {
+    fn address_at(&self, offset: u64, length: usize) -> Option<*mut u8> {
         let end = offset.checked_add(length as u64)?;
         // SAFETY: inside the mapping.
         (end <= self.length).then(|| unsafe { self.memory.base.add(offset as usize) })
@@ -134,7 +134,7 @@ pub(super) unsafe extern "C" fn alloc_dm(
         }
         let adapter = Arc::clone(&owner.adapter);
         let bytes = length.next_multiple_of(cface::mem::page_size() as u64);
-        adapter.registry.device_memory().take(bytes, MAX_DM)?;
+        adapter.registry.device_memory().count_new(bytes, MAX_DM)?;
         let (map, file) = match memory(c"ferroverbs-dm", bytes as usize) {
             Ok(made) => made,
             Err(errno) => {
@@ -196,7 +196,7 @@ pub(super) unsafe extern "C" fn import_dm(context: *mut ibv_context, handle: u32
         if found()?.0 != rkey {
             return Err(Errno::ENOENT);
         }
-        let base = map.at(extent.va, extent.len as usize).ok_or(Errno::EOPNOTSUPP)?;
+        let base = map.local_range(extent.va, extent.len as usize).ok_or(Errno::EOPNOTSUPP)?;
         let memory = Arc::new(DeviceMemory { adapter, base, store: Store::Imported(map) });
         let dm = Dm { verbs: verbs(context, handle), memory, length: extent.len };
         Ok(Box::into_raw(Box::new(dm)).cast())
@@ -301,7 +301,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         {
             return Err(Errno::EINVAL);
         }
-        let va = device.at(offset, length).ok_or(Errno::EINVAL)? as u64;
+        let va = device.address_at(offset, length).ok_or(Errno::EINVAL)? as u64;
         let access = access & !IBV_ACCESS_OPTIONAL_RANGE;
         let extent = Extent { pd: domain.number, va, iova: 0, len: length as u64, access };
         let memory = Backing::Device(Arc::clone(&device.memory));

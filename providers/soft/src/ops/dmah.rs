@@ -28,7 +28,7 @@ impl DmaHandleUse {
 }
 
 /// Known members of `ibv_dmah_init_attr`.
-const KNOWN: u32 = IBV_DMAH_INIT_ATTR_MASK_CPU_ID
+const KNOWN_MEMBERS: u32 = IBV_DMAH_INIT_ATTR_MASK_CPU_ID
     | IBV_DMAH_INIT_ATTR_MASK_PH
     | IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE;
 
@@ -41,7 +41,7 @@ const MAX_PROCESSING_HINT: u8 = 3;
 /// `EINVAL` an unknown member or hint, or a processor that the machine does not have.
 fn check(attr: &ibv_dmah_init_attr, processors: u32) -> Result<(), Errno> {
     let has = |member| attr.comp_mask & member != 0;
-    let wrong = attr.comp_mask & !KNOWN != 0
+    let wrong = attr.comp_mask & !KNOWN_MEMBERS != 0
         || (has(IBV_DMAH_INIT_ATTR_MASK_CPU_ID) && attr.cpu_id >= processors)
         || (has(IBV_DMAH_INIT_ATTR_MASK_PH) && attr.ph > MAX_PROCESSING_HINT)
         || (has(IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE)
@@ -158,7 +158,8 @@ mod tests {
 
     #[test]
     fn only_hints_that_exist_are_accepted() {
-        let all = ibv_dmah_init_attr { comp_mask: KNOWN, cpu_id: 3, ph: 3, tph_mem_type: 1 };
+        let all =
+            ibv_dmah_init_attr { comp_mask: KNOWN_MEMBERS, cpu_id: 3, ph: 3, tph_mem_type: 1 };
         let errno = |attr: ibv_dmah_init_attr| check(&attr, 4).err();
         assert_eq!(errno(all), None);
         for wrong in [

@@ -40,7 +40,7 @@ impl Parent {
         // not deallocated before `drop`. A thread domain is the first member of the `Td` made by
         // alloc_td.
         unsafe {
-            Pd::of(pd).hold()?.keep();
+            Pd::of(pd).hold_for_object()?.keep_for_object();
             if let Some(td) = td.cast::<Td>().as_ref() {
                 td.users.fetch_add(1, Ordering::AcqRel);
             }
@@ -108,13 +108,13 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    const KNOWN: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+    const KNOWN_MEMBERS: u32 = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
         | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
         | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     object(|| {
         // SAFETY: `attr` is NULL (refused) or readable for the whole call.
         let attr = unsafe { attr.as_ref() }.ok_or(Errno::EINVAL)?;
-        if attr.pd.is_null() || attr.comp_mask & !KNOWN != 0 {
+        if attr.pd.is_null() || attr.comp_mask & !KNOWN_MEMBERS != 0 {
             return Err(Errno::EINVAL);
         }
         let allocators = attr.comp_mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0;

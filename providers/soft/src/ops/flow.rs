@@ -57,7 +57,7 @@ unsafe fn specs<'a>(mut at: *const u8, count: u8) -> Result<Vec<Spec<'a>>, Errno
             // In the longer form, the mask lies at another offset.
             return Err(Errno::EOPNOTSUPP);
         }
-        specs.push(Spec { kind, body });
+        specs.push(Spec { spec_type: kind, body });
         // SAFETY: the caller states that the specification has `size` bytes, so the next
         // specification begins here, or the list ends here.
         at = unsafe { at.add(size) };
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn create_flow(
         if head.comp_mask != 0 || head.port != 1 {
             return Err(Errno::EINVAL);
         }
-        match queue.kind() {
+        match queue.qp_type() {
             QpType::Raw => {}
             QpType::Ud => return Err(Errno::EOPNOTSUPP),
             _ => return Err(Errno::EINVAL),
@@ -114,7 +114,7 @@ pub(super) unsafe extern "C" fn create_flow(
         // stay until the call returns, and `list` is not used afterwards.
         let list = unsafe { specs(attr.add(1).cast(), head.num_of_specs)? };
         let wanted = steer::check(head.type_, head.flags, head.priority, &list).map_err(errno)?;
-        let counting = list.iter().filter(|spec| spec.kind == IBV_FLOW_SPEC_ACTION_COUNT);
+        let counting = list.iter().filter(|spec| spec.spec_type == IBV_FLOW_SPEC_ACTION_COUNT);
         // SAFETY: `specs` checked that each has the size of its type, here of a counter action; the
         // caller states that its counters are live.
         let counters: Vec<_> =

@@ -16,11 +16,14 @@ use std::ffi::c_int;
 ///
 /// # Safety
 /// `qp` is a live QP of this provider; `gid` is NULL or readable.
-unsafe fn named<'a>(qp: *mut ibv_qp, gid: *const ibv_gid) -> Result<(&'a Qp, [u8; 16]), Errno> {
+unsafe fn qp_and_group<'a>(
+    qp: *mut ibv_qp,
+    gid: *const ibv_gid,
+) -> Result<(&'a Qp, [u8; 16]), Errno> {
     // SAFETY: `qp` is a live QP of this provider, which the application does not destroy during the
     // call; `gid` is NULL (refused) or readable, and copied at once.
     let (queue, gid) = unsafe { (Qp::of(qp), gid.as_ref().ok_or(Errno::EINVAL)?.bytes()) };
-    if queue.kind() != QpType::Ud || !is_multicast(&gid) {
+    if queue.qp_type() != QpType::Ud || !is_multicast(&gid) {
         return Err(Errno::EINVAL);
     }
     Ok((queue, gid))
@@ -40,7 +43,7 @@ pub(super) unsafe extern "C" fn attach_mcast(
     status(|| {
         // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
         // requires.
-        let (queue, gid) = unsafe { named(qp, gid)? };
+        let (queue, gid) = unsafe { qp_and_group(qp, gid)? };
         // Processes that send to groups must know this process.
         queue.adapter().datagrams.meet_all_processes(queue.adapter())?;
         queue.adapter().groups.attach(queue, &gid)?;
@@ -61,7 +64,7 @@ pub(super) unsafe extern "C" fn detach_mcast(
     status(|| {
         // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
         // requires.
-        let (queue, gid) = unsafe { named(qp, gid)? };
+        let (queue, gid) = unsafe { qp_and_group(qp, gid)? };
         queue.adapter().groups.detach(queue, &gid)?;
         if !queue.adapter().groups.has_any(&gid) {
             queue.adapter().set_group_membership(&gid, false);

@@ -82,7 +82,7 @@ impl Mr {
         self.extent.access & IBV_ACCESS_ZERO_BASED != 0
     }
 
-    pub(super) const fn kind(&self) -> HandleKind {
+    pub(super) const fn handle_kind(&self) -> HandleKind {
         self.kind
     }
 
@@ -122,7 +122,7 @@ impl Mr {
 
 /// The flags of ibv_reg_mr(3) that must be supported; flags in the optional range may be ignored.
 /// `FLUSH_PERSISTENT` is unsupported, because no memory of a process is persistent.
-const KNOWN: u32 = LOCAL_WRITE
+const KNOWN_ACCESS: u32 = LOCAL_WRITE
     | REMOTE_WRITE
     | REMOTE_READ
     | REMOTE_ATOMIC
@@ -136,7 +136,7 @@ const KNOWN: u32 = LOCAL_WRITE
 fn check_access(access: c_int) -> Result<u32, Errno> {
     let access = access as u32 & !IBV_ACCESS_OPTIONAL_RANGE;
     let changes = access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
-    if access & !KNOWN != 0 || (changes && access & LOCAL_WRITE == 0) {
+    if access & !KNOWN_ACCESS != 0 || (changes && access & LOCAL_WRITE == 0) {
         return Err(Errno::EINVAL);
     }
     Ok(access)
@@ -187,12 +187,12 @@ impl Mr {
         // SAFETY: `pd` is a live domain of this provider during the call, and only read; the region
         // holds it from here on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
-        let held = domain.hold()?;
+        let held = domain.hold_for_object()?;
         let keys = domain.adapter.regions.register(&extent).ok_or(Errno::ENOMEM)?;
         // SAFETY: the context of a live domain.
         let origin = unsafe { Context::of(context) }.identity.origin;
         domain.adapter.regions.belongs_to(keys.index, origin);
-        held.keep();
+        held.keep_for_object();
         let ordinary = mr_type == IBV_MR_TYPE_MR;
         let ibv_mr = ibv_mr {
             context,
@@ -408,7 +408,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
             };
             extent = cover(domain, at, len, iova, given)?;
         }
-        let held = domain.hold()?;
+        let held = domain.hold_for_object()?;
         // The table entry is reused, so peers need not learn new keys.
         let (adapter, index) = (&domain.adapter, mr.keys.index);
         if !adapter.windows.unless_bound(index, || adapter.regions.revoke(index)) {
@@ -419,7 +419,7 @@ pub(super) unsafe extern "C" fn rereg_mr(
         // SAFETY: the context of a live domain.
         let origin = unsafe { Context::of((*new).context) }.identity.origin;
         adapter.regions.belongs_to(index, origin);
-        held.keep();
+        held.keep_for_object();
         old.release();
         (mr.pd, mr.extent) = (new, extent);
         mr.verbs.access = given;

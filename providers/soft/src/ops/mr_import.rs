@@ -88,7 +88,7 @@ pub(super) unsafe extern "C" fn unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: `mr` is a live imported region until it is freed below, and the reference is not used
     // afterwards.
     let region = unsafe { Mr::of(mr) };
-    match region.kind() {
+    match region.handle_kind() {
         // Not imported: nothing to undo.
         HandleKind::Own => return,
         HandleKind::Alias => {}

@@ -29,10 +29,10 @@ pub(super) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
         // holds it from here on.
         let (domain, context) = unsafe { (Pd::of(pd), (*pd).context) };
         let tied = kind == IBV_MW_TYPE_2;
-        let held = domain.hold()?;
+        let held = domain.hold_for_object()?;
         let (index, rkey) =
             domain.adapter.windows.allocate(domain.number, tied).ok_or(Errno::ENOMEM)?;
-        held.keep();
+        held.keep_for_object();
         let window = ibv_mw { context, pd, rkey, handle: index as u32, type_: kind };
         Ok(Box::into_raw(Box::new(window)))
     })

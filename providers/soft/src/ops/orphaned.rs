@@ -22,17 +22,17 @@ trait ChildOperation: Sized {
 
 /// The return value of an operation.
 trait ReturnValue {
-    fn done() -> Self;
+    fn success() -> Self;
     fn refused() -> Self;
 }
 
 impl ReturnValue for () {
-    fn done() {}
+    fn success() {}
     fn refused() {}
 }
 
 impl ReturnValue for c_int {
-    fn done() -> Self {
+    fn success() -> Self {
         0
     }
 
@@ -43,7 +43,7 @@ impl ReturnValue for c_int {
 }
 
 impl<T> ReturnValue for *mut T {
-    fn done() -> Self {
+    fn success() -> Self {
         std::ptr::null_mut()
     }
 
@@ -70,7 +70,7 @@ macro_rules! gone {
         impl<R: ReturnValue, $($arg),+> ChildOperation for Option<unsafe extern "C" fn($($arg),+) -> R> {
             const DONE: Self = {
                 unsafe extern "C" fn done<R: ReturnValue, $($arg),+>($(_: $arg),+) -> R {
-                    R::done()
+                    R::success()
                 }
                 Some(done::<R, $($arg),+>)
             };

@@ -28,7 +28,7 @@ pub(super) unsafe extern "C" fn other_end(
 ) -> c_int {
     status(|| {
         // SAFETY: the caller states that `qp` is a live QP of this provider.
-        let known = found(unsafe { Qp::of(qp) }, rkey)?;
+        let known = find_other_end(unsafe { Qp::of(qp) }, rkey)?;
         // SAFETY: every caller sets the first member.
         let size = unsafe { (&raw const (*end).size).read() };
         let known = ferroverbs_other_end { size, ..known };
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn other_end(
 
 /// The process that owns a QP number, as far as known.
 enum QpOwner {
-    Known(u32, Arc<Peer>),
+    Process(u32, Arc<Peer>),
     Unknown(u32),
 }
 
@@ -53,14 +53,14 @@ fn owner_of(adapter: &Adapter, slot: u16, linked: Option<Arc<Peer>>) -> QpOwner 
     };
     // The peer of the connection comes first, because a new process may own the slot now.
     match linked.or_else(|| adapter.fabric.known_peer(slot)) {
-        Some(peer) => QpOwner::Known(place(&peer), peer),
+        Some(peer) => QpOwner::Process(place(&peer), peer),
         None if adapter.fabric.is_occupied(slot) => QpOwner::Unknown(OTHER_END_CLOSED),
         None => QpOwner::Unknown(OTHER_END_NOBODY),
     }
 }
 
-fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
-    if !matches!(qp.kind(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
+fn find_other_end(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
+    if !matches!(qp.qp_type(), QpType::Rc | QpType::Uc | QpType::XrcSend) {
         return Err(Errno::EINVAL);
     }
     let mut end = ferroverbs_other_end {
@@ -80,7 +80,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
         max_dest_rd_atomic: 0,
         reserved2: 0,
     };
-    let number = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
+    let number = Life::unpack(qp.entry().packed_life.load(Ordering::Acquire)).dest_qpn;
     let (slot, index) = split_qpn(number);
     let linked = {
         let requester = qp.requester().lock();
@@ -95,7 +95,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
         return Ok(end);
     }
     let peer = match owner_of(qp.adapter(), slot, linked) {
-        QpOwner::Known(place, peer) => {
+        QpOwner::Process(place, peer) => {
             (end.place, end.pid) = (place, peer.pid);
             peer
         }
@@ -109,7 +109,7 @@ fn found(qp: &Qp, rkey: u32) -> Result<ferroverbs_other_end, Errno> {
     }
     let view = PeerView::of(peer);
     let entry = view.qp(index);
-    let life = Life::unpack(entry.life.load(Ordering::Acquire));
+    let life = Life::unpack(entry.packed_life.load(Ordering::Acquire));
     let Some(state) = from_shared(life.state) else { return Ok(end) };
     let rights = entry.rights.load(Ordering::Relaxed);
     end.qp_state = state as c_int;

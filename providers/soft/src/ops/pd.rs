@@ -67,12 +67,12 @@ impl Pd {
     }
 
     /// Holds the domain for an object that is about to be made. The domain stays until the result
-    /// is dropped or, after [`PdHold::keep`], until [`Pd::release`].
+    /// is dropped or, after [`PdHold::keep_for_object`], until [`Pd::release`].
     ///
     /// # Errors
     /// `EINVAL` its owner is deallocating it; `ENOMEM` this process has objects in too many foreign
     /// domains.
-    pub(crate) fn hold(&self) -> Result<PdHold<'_>, Errno> {
+    pub(crate) fn hold_for_object(&self) -> Result<PdHold<'_>, Errno> {
         match &self.kind {
             HandleKind::Own(users) | HandleKind::Imported(users) => {
                 if !tenure::hold_domain(users) {
@@ -106,7 +106,7 @@ pub(crate) struct PdHold<'a>(&'a Pd);
 
 impl PdHold<'_> {
     /// Keeps the hold for the finished object.
-    pub(crate) fn keep(self) {
+    pub(crate) fn keep_for_object(self) {
         std::mem::forget(self);
     }
 }

@@ -165,7 +165,7 @@ unsafe fn post_send_list(
                 false => elements(wr.sg_list, wr.num_sge),
             };
             list.ok_or(Errno::EINVAL).and_then(|list| {
-                let request = request(queue.kind(), wr)?;
+                let request = request(queue.qp_type(), wr)?;
                 requester.post_one_of(queue, &request, list, !wr.next.is_null())
             })
         };
@@ -244,7 +244,7 @@ unsafe fn request(kind: QpType, wr: &ibv_send_wr) -> Result<Request, Errno> {
         match wr.opcode {
             _ if kind == QpType::Ud => {
                 let ud = wr.wr.ud;
-                request.to = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
+                request.destination = destination(ud.ah, ud.remote_qpn, ud.remote_qkey)?;
                 if wr.opcode == IBV_WR_TSO {
                     request.operation = segments(wr);
                 }

@@ -308,9 +308,9 @@ unsafe fn create_in_domain(
             .with_tso_header(max_tso_header)
             .with_name(is_named)
     };
-    let held = domain.hold()?;
+    let held = domain.hold_for_object()?;
     let qp = Qp::new(&domain.adapter, wanted)?;
-    held.keep();
+    held.keep_for_object();
     let xrcd = std::ptr::null_mut();
     Ok(NewQp { qp, context, pd: init.pd, send_cq: init.send_cq, recv_cq, srq, xrcd })
 }
@@ -329,7 +329,7 @@ unsafe fn create_receiver(init: &ibv_qp_init_attr_ex) -> Result<NewQp, Errno> {
         (Xrcd::of(init.xrcd), context, Context::of(context).report.clone())
     };
     let qp = Qp::new(&xrcd.adapter, QpParameters::receiver(Role::receiver(xrcd.id), report))?;
-    xrcd.hold();
+    xrcd.count_object();
     let (cq, srq) = (std::ptr::null_mut(), std::ptr::null_mut());
     let pd = std::ptr::null_mut();
     Ok(NewQp { qp, context, pd, send_cq: cq, recv_cq: cq, srq, xrcd: init.xrcd })
@@ -368,7 +368,7 @@ pub(super) unsafe extern "C" fn open_qp(
         let wanted = QpParameters::receiver(Role::Opened(opened), owner.report.clone());
         let qp = Qp::new(adapter, wanted)?;
         adapter.xrc.opened(&qp);
-        xrcd.hold();
+        xrcd.count_object();
         let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
         let qp_context = if has_context { attr.qp_context } else { std::ptr::null_mut() };
         let (cq, srq, pd) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
@@ -392,7 +392,7 @@ pub(super) unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: `qp` is live until its handle is returned at the end of the function; the
         // reference is not used afterwards.
         let queue = unsafe { Qp::of(qp) };
-        let grouped = queue.kind() == QpType::Ud && queue.adapter().groups.is_attached(queue);
+        let grouped = queue.qp_type() == QpType::Ud && queue.adapter().groups.is_attached(queue);
         if grouped || queue.unconnected().flows.load(Ordering::Acquire) > 0 {
             return Err(Errno::EBUSY);
         }
@@ -494,17 +494,17 @@ pub(crate) fn modify(qp: &Qp, gids: &Gids, attr: &ibv_qp_attr, given: u32) -> Re
     // to ERR.
     let mut known = qp.attributes().lock();
     let limits = limits(qp.adapter(), gids, given);
-    let changes = modify::modify(qp.kind(), qp.state(), attr, given, &limits).map_err(errno)?;
+    let changes = modify::modify(qp.qp_type(), qp.state(), attr, given, &limits).map_err(errno)?;
     if changes.has(IBV_QP_AV) || changes.has(IBV_QP_DEST_QPN) {
         // Checked first, because a change of state must not fail for lack of memory.
         cface::reserve::admit()?;
     }
     let elsewhere = if changes.has(IBV_QP_AV) {
-        route_to_host(qp.adapter(), qp.kind(), gids, &attr.ah_attr)?
+        route_to_host(qp.adapter(), qp.qp_type(), gids, &attr.ah_attr)?
     } else {
         None
     };
-    changes.remember(&mut known.attr, attr);
+    changes.copy_effective(&mut known.attr, attr);
     publish(qp, &known.attr, changes.has(IBV_QP_MIN_RNR_TIMER));
     if changes.has(IBV_QP_QKEY) {
         qp.requester().lock().set_host_qkey(known.attr.qkey);
@@ -568,9 +568,9 @@ fn connect(
     attr: &ibv_qp_attr,
     elsewhere: Option<Route>,
 ) -> Result<(), Errno> {
-    if !qp.kind().is_connected() {
+    if !qp.qp_type().is_connected() {
         // A UD QP also receives from other hosts, unless the wire is unavailable.
-        if has_wire(qp.kind()) {
+        if has_wire(qp.qp_type()) {
             match qp.adapter().ensure_wire_open() {
                 Ok(()) => qp.connect_by_wire(gids, attr, None),
                 // Otherwise the QP would never receive from other hosts, without any notice.
@@ -599,10 +599,10 @@ fn connect(
     let (mut sending, mut receiving) = (None, None);
     // If no process has the slot, requests time out, as on an unplugged cable.
     if let Some((a, b)) = qp.adapter().link_with_retries(attr.dest_qp_num)? {
-        sending = (qp.kind() != QpType::XrcRecv).then_some(a);
-        receiving = (qp.kind() != QpType::XrcSend).then_some(b);
+        sending = (qp.qp_type() != QpType::XrcRecv).then_some(a);
+        receiving = (qp.qp_type() != QpType::XrcSend).then_some(b);
     }
-    if qp.kind() == QpType::XrcSend
+    if qp.qp_type() == QpType::XrcSend
         && let Some(link) = &sending
     {
         qp.adapter().xrc.add_sender(qp, link.peer().slot);
@@ -617,7 +617,7 @@ fn connect(
 fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let qp = match qp.role() {
         Role::Opened(Opened { local: None, home, .. }) => {
-            let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
+            let life = Life::unpack(home.entry().packed_life.load(Ordering::Acquire));
             let state = from_shared(life.state).unwrap_or(QpState::Reset) as u32;
             let attr = ibv_qp_attr {
                 qp_state: state,
@@ -636,7 +636,7 @@ fn attributes_of(qp: &Qp) -> (ibv_qp_attr, ibv_qp_cap) {
     let known = *qp.attributes().lock();
     let state = qp.state();
     let draining = state == QpState::Sqd && !qp.requester().lock().is_drained();
-    (modify::shown(&known.attr, known.cap, state, draining), known.cap)
+    (modify::reported_attributes(&known.attr, known.cap, state, draining), known.cap)
 }
 
 /// ibv_query_qp(3): returns all attributes, independent of the mask.

@@ -158,9 +158,9 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         tags: is_tm.then_some((tm_cap.max_num_tags as usize, tm_cap.max_ops as usize)),
         report,
     };
-    let held = pd.hold()?;
+    let held = pd.hold_for_object()?;
     let srq = Srq::new(&pd.adapter, wanted)?;
-    held.keep();
+    held.keep_for_object();
     // SAFETY: no other thread has the handle yet.
     let verbs = unsafe { &mut *srq.verbs.get() };
     verbs.srq_type = kind;
@@ -169,7 +169,7 @@ unsafe fn create(init: &mut ibv_srq_init_attr_ex) -> Result<Arc<Srq>, Errno> {
         verbs.cq = init.cq;
     }
     if let Some(xrcd) = xrcd {
-        xrcd.hold();
+        xrcd.count_object();
         verbs.xrcd = init.xrcd.cast();
     }
     Ok(srq)

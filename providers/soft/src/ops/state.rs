@@ -47,7 +47,7 @@ impl Context {
     /// The GID table in the version known to the application.
     pub(super) fn gids(&self) -> Arc<Gids> {
         let Interfaces { reported, gid_indices, .. } = &self.adapter.interfaces;
-        self.gids.after(self.adapter.port.gid_changes(), reported, gid_indices)
+        self.gids.after_changes(self.adapter.port.gid_changes(), reported, gid_indices)
     }
 
     /// The channel with the descriptor `fd`.

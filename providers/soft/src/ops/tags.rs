@@ -64,7 +64,7 @@ unsafe fn post(tm: &TagMatching, op: &mut ibv_ops_wr) -> Result<(), Errno> {
     let operation = TagOperation {
         wr_id: op.wr_id,
         signaled: flags & IBV_OPS_SIGNALED != 0,
-        seen: (flags & IBV_OPS_TM_SYNC != 0).then_some(op.tm.unexpected_cnt),
+        unexpected_handled: (flags & IBV_OPS_TM_SYNC != 0).then_some(op.tm.unexpected_cnt),
         action,
     };
     if let Some(handle) = tm.post(&operation)? {

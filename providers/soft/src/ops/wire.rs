@@ -31,7 +31,7 @@ pub(super) unsafe extern "C" fn is_wired(qp: *mut ibv_qp, ah: *mut ibv_ah) -> c_
     // SAFETY: the caller states that `ah` is NULL or live.
     let to_wire = match (!ah.is_null()).then(|| unsafe { Ah::of(ah) }) {
         Some(ah) => ah.elsewhere || ah.route.is_some_and(|route| is_multicast(&route.dgid)),
-        None => qp.kind().is_connected(),
+        None => qp.qp_type().is_connected(),
     };
     (to_wire && qp.requester().lock().is_between_hosts()).into()
 }

@@ -76,13 +76,13 @@ pub(super) unsafe extern "C" fn create_wq(
         // they are live objects of this provider, with an open context.
         let (domain, cq, report) =
             unsafe { (Pd::of(attr.pd), Cq::share(attr.cq), Context::of(context).report.clone()) };
-        let held = domain.hold()?;
+        let held = domain.hold_for_object()?;
         let (_, number) = domain.adapter.registry.reserve_qp().ok_or(Errno::ENOMEM)?;
         let (max_wr, max_sge) = (attr.max_wr, attr.max_sge.max(1));
         attr.max_sge = max_sge;
         let wanted = WqParameters { max_wr, max_sge, flags, pd: domain.number, cq, number, report };
         let wq = Wq::new(&domain.adapter, wanted)?;
-        held.keep();
+        held.keep_for_object();
         // SAFETY: no other thread has the handle yet; libibverbs sets mutex, condition and the
         // application's pointer.
         unsafe {
@@ -207,7 +207,7 @@ pub(super) unsafe extern "C" fn create_rwq_ind_table(
         }
         // SAFETY: the caller's context is open for the whole call.
         let adapter = unsafe { &Context::of(context).adapter };
-        adapter.registry.indirection_tables().take(MAX_TABLES as usize)?;
+        adapter.registry.indirection_tables().count_new(MAX_TABLES as usize)?;
         // SAFETY: no element is NULL (checked above), and the caller states that each is a live
         // work queue of this provider; from here on the table owns a share of each.
         let queues: Box<[_]> = named.iter().map(|wq| unsafe { Wq::share(*wq) }).collect();

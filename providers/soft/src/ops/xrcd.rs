@@ -32,7 +32,7 @@ impl Xrcd {
     }
 
     /// Counts a new object of the domain.
-    pub(crate) fn hold(&self) {
+    pub(crate) fn count_object(&self) {
         self.users.fetch_add(1, Ordering::AcqRel);
     }
 

@@ -34,7 +34,7 @@ impl AddressNews {
     /// Discards all notifications; returns whether there were any. Their content is ignored,
     /// because the caller reads the present state from the kernel.
     #[must_use]
-    pub fn take(&self) -> bool {
+    pub fn discard_all(&self) -> bool {
         let mut some = false;
         // Bound the loop; remaining notifications are reported next time.
         for _ in 0..1024 {
@@ -69,7 +69,7 @@ mod tests {
     fn without_changes_there_are_no_more_notifications() {
         let news = AddressNews::open().unwrap();
         // Unrelated changes on the machine come to an end.
-        while news.take() {}
-        assert!(!news.take());
+        while news.discard_all() {}
+        assert!(!news.discard_all());
     }
 }

@@ -20,7 +20,7 @@ impl Passed {
     ///
     /// # Errors
     /// The list, if the message has more or fewer descriptors.
-    pub fn take<const N: usize>(mut self) -> Result<[OwnedFd; N], Self> {
+    pub fn into_array<const N: usize>(mut self) -> Result<[OwnedFd; N], Self> {
         match std::mem::take(&mut self.0).try_into() {
             Ok(taken) => Ok(taken),
             Err(others) => Err(Self(others)),
@@ -115,14 +115,14 @@ mod tests {
     fn untaken_descriptors_are_closed() {
         let (reader, writer) = std::io::pipe().unwrap();
         let passed = Passed::from(vec![event(), OwnedFd::from(writer)]);
-        let passed = passed.take::<3>().unwrap_err();
+        let passed = passed.into_array::<3>().unwrap_err();
         assert!(passed.len() == 2 && passed.get(1).is_some() && passed.get(2).is_none());
         drop(passed);
         // The pipe hangs up when the last writer is closed.
         let mut fd = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: `fd` is one entry.
         assert_eq!(unsafe { libc::poll(&raw mut fd, 1, 10_000) }, 1);
-        assert!(Passed::from(vec![event()]).take::<1>().is_ok());
+        assert!(Passed::from(vec![event()]).into_array::<1>().is_ok());
     }
 
     #[test]

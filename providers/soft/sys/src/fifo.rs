@@ -23,7 +23,7 @@ use super::process;
 pub struct Fifo {
     file: File,
     /// The path of a pipe that this process created and must remove.
-    made: Option<PathBuf>,
+    created_path: Option<PathBuf>,
 }
 
 impl Fifo {
@@ -53,7 +53,7 @@ impl Fifo {
         if about.uid() != process::user() || about.mode() & 0o022 != 0 {
             return Err(Errno::EPERM);
         }
-        Ok(Self { file, made: made.then(|| path.to_path_buf()) })
+        Ok(Self { file, created_path: made.then(|| path.to_path_buf()) })
     }
 
     /// Appends all written bytes to `to`.
@@ -71,7 +71,7 @@ impl Fifo {
 
     /// Removes the pipe if this process created it.
     pub fn remove(&self) {
-        if let Some(path) = &self.made {
+        if let Some(path) = &self.created_path {
             // Another process may have removed it.
             let _ = fs::remove_file(path);
         }

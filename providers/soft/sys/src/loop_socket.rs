@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 pub struct LoopSocket {
     socket: OwnedFd,
     /// The writing end, if the system forbids a socket connected to itself.
-    other: Option<OwnedFd>,
+    write_end: Option<OwnedFd>,
 }
 
 impl LoopSocket {
@@ -27,7 +27,7 @@ impl LoopSocket {
     pub fn new() -> Result<Self, Errno> {
         let connected = Self::deaf().and_then(|socket| {
             connect_to_itself(&socket)?;
-            Ok(Self { socket, other: None })
+            Ok(Self { socket, write_end: None })
         });
         match connected {
             // A security module may forbid names, or the system may lack filters.
@@ -76,12 +76,12 @@ impl LoopSocket {
         // SAFETY: the kernel just made both, which have no other owner.
         let (socket, other) =
             unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
-        Ok(Self { socket, other: Some(other) })
+        Ok(Self { socket, write_end: Some(other) })
     }
 
     /// Appends one record; `false`: no room. Never blocks.
-    pub fn put(&self, record: &[u8]) -> bool {
-        let end = self.other.as_ref().unwrap_or(&self.socket);
+    pub fn append(&self, record: &[u8]) -> bool {
+        let end = self.write_end.as_ref().unwrap_or(&self.socket);
         let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         // SAFETY: `record` is readable for its length.
         let sent = unsafe {
@@ -91,7 +91,7 @@ impl LoopSocket {
     }
 
     /// Removes the first record; `false`: no record of this length. Never blocks.
-    pub fn take(&self, record: &mut [u8]) -> bool {
+    pub fn remove_first(&self, record: &mut [u8]) -> bool {
         let len = record.len();
         // SAFETY: `record` is writable for its length.
         let got = check_len(unsafe {
@@ -155,7 +155,7 @@ mod tests {
 
     fn takes(queue: &LoopSocket) -> Option<[u8; 8]> {
         let mut record = [0; 8];
-        queue.take(&mut record).then_some(record)
+        queue.remove_first(&mut record).then_some(record)
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
         for queue in [LoopSocket::new().expect("a socket"), LoopSocket::pair().expect("a pair")] {
             assert_eq!(takes(&queue), None, "an empty queue does not block");
             let mut sent = 0_u64;
-            while queue.put(&sent.to_ne_bytes()) {
+            while queue.append(&sent.to_ne_bytes()) {
                 sent += 1;
             }
             assert!(sent >= 100, "there is room for {sent} records");
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_queue_needs_one_descriptor() {
-        assert!(LoopSocket::new().expect("a socket").other.is_none());
+        assert!(LoopSocket::new().expect("a socket").write_end.is_none());
     }
 
     #[test]
@@ -192,9 +192,9 @@ mod tests {
         connect_to_itself(&socket).expect("a connection");
         let refused = stranger.send_to_addr(b"not ours", &name).expect_err("a refusal");
         assert_eq!(refused.raw_os_error(), Some(libc::EPERM));
-        let queue = LoopSocket { socket, other: None };
+        let queue = LoopSocket { socket, write_end: None };
         assert_eq!(takes(&queue), None);
-        assert!(queue.put(b"is ours."));
+        assert!(queue.append(b"is ours."));
         assert_eq!(takes(&queue), Some(*b"is ours."));
     }
 }

@@ -115,7 +115,7 @@ mod tests {
         let other = Arc::clone(&lock);
         let (sender, receiver) = std::sync::mpsc::channel();
         let waiter = std::thread::spawn(move || {
-            sender.send(ThreadHandle::own()).expect("the test holds the receiver");
+            sender.send(ThreadHandle::current()).expect("the test holds the receiver");
             drop(other.lock());
         });
         let (waiter_thread, end) =

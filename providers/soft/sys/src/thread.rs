@@ -79,7 +79,7 @@ pub mod testing {
 
     impl ThreadHandle {
         /// The calling thread.
-        pub fn own() -> Self {
+        pub fn current() -> Self {
             Self(std::fs::canonicalize("/proc/thread-self").expect("proc(5) is mounted"))
         }
 

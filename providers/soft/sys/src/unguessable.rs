@@ -20,7 +20,7 @@ impl Unguessable {
     }
 
     /// The next number; 0 if the kernel provides none.
-    pub fn draw(&mut self) -> u16 {
+    pub fn next_number(&mut self) -> u16 {
         if self.left == 0 {
             (self.bits, self.left) = (random().unwrap_or(0), u64::BITS / u16::BITS);
         }
@@ -89,9 +89,9 @@ mod tests {
     #[test]
     fn numbers_rarely_repeat_and_used_ones_are_erased() {
         let mut numbers = Unguessable::new();
-        let seen: BTreeSet<u16> = (0..1000).map(|_| numbers.draw()).collect();
+        let seen: BTreeSet<u16> = (0..1000).map(|_| numbers.next_number()).collect();
         assert!(seen.len() > 900, "{} of 1000 differ", seen.len());
-        numbers.draw();
+        numbers.next_number();
         assert_eq!(numbers.bits >> (numbers.left * u16::BITS), 0);
     }
 

@@ -92,7 +92,7 @@ impl Socket {
     pub fn pair() -> Result<(Self, Self), Errno> {
         let mut fds = [0; 2];
         // SAFETY: `fds` has room for the two descriptors.
-        check(unsafe { libc::socketpair(libc::AF_UNIX, KIND, 0, fds.as_mut_ptr()) })?;
+        check(unsafe { libc::socketpair(libc::AF_UNIX, SOCKET_TYPE, 0, fds.as_mut_ptr()) })?;
         // SAFETY: the kernel just made both, which have no other owner.
         Ok(unsafe { (Self(OwnedFd::from_raw_fd(fds[0])), Self(OwnedFd::from_raw_fd(fds[1]))) })
     }
@@ -124,7 +124,7 @@ impl Socket {
         message.msg_iov = parts.as_mut_ptr().cast();
         message.msg_iovlen = 1;
         if !fds.is_empty() {
-            let len = control.put(fds).ok_or(Errno::EINVAL)?;
+            let len = control.write_fds(fds).ok_or(Errno::EINVAL)?;
             message.msg_control = control.as_mut_ptr();
             message.msg_controllen = len as _;
         }
@@ -201,7 +201,7 @@ impl Socket {
 
     fn new() -> Result<Self, Errno> {
         // SAFETY: plain integers.
-        let fd = check(unsafe { libc::socket(libc::AF_UNIX, KIND, 0) })?;
+        let fd = check(unsafe { libc::socket(libc::AF_UNIX, SOCKET_TYPE, 0) })?;
         // SAFETY: the kernel just made `fd`, which has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
@@ -240,7 +240,7 @@ impl Control {
     }
 
     /// Writes the control message for `fds` and returns its length; `None`: too many descriptors.
-    fn put(&mut self, fds: &[BorrowedFd<'_>]) -> Option<usize> {
+    fn write_fds(&mut self, fds: &[BorrowedFd<'_>]) -> Option<usize> {
         if fds.len() > MAX_FDS {
             return None;
         }
@@ -313,7 +313,7 @@ fn address(path: &Path) -> Result<(sockaddr_un, socklen_t), Errno> {
     Ok((address, len as socklen_t))
 }
 
-const KIND: c_int = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+const SOCKET_TYPE: c_int = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// `sizeof(sun_path)` in `<linux/un.h>`, including the final zero byte.
 const PATH_ROOM: usize = 108;
@@ -335,7 +335,7 @@ mod tests {
         let got = two.receive(&mut buffer).unwrap();
         assert_eq!((&buffer[..got.len], got.fds.len(), got.truncated), (&b"hello"[..], 2, false));
         event.notify();
-        for fd in got.fds.take::<2>().unwrap() {
+        for fd in got.fds.into_array::<2>().unwrap() {
             assert!(EventFd::verify(fd).is_ok());
         }
         assert_eq!(two.receive(&mut buffer).map(|_| ()), Err(Errno::EAGAIN));

@@ -72,3 +72,17 @@ impl DisconnectReply {
         body.put::<8, 224>(*self.private.bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// IBTA 1.7 9.2.4.
+    #[test]
+    fn a_dreq_to_no_queue_pair_asks_and_ends_nothing() {
+        let ends = |remote_qpn| DisconnectRequest { remote_qpn, ..Default::default() }.ends();
+        assert!(!ends(DisconnectRequest::NO_QPN));
+        assert!(ends(Qpn::new(0xff_fffe)));
+        assert!(ends(Qpn::new(1)));
+    }
+}

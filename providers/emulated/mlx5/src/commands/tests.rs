@@ -111,7 +111,7 @@ fn answers_have_the_layout_of_the_header() {
 
 #[test]
 fn offsets_for_mmap_have_a_command_and_an_index() {
-    for command in [MmapCommand::CoreClock, MmapCommand::ClockInfo, MmapCommand::Other(3)] {
+    for command in [MmapCommand::CoreClock, MmapCommand::ClockInfo, MmapCommand::Unknown(3)] {
         let offset = command.offset(4096);
         assert_eq!(MmapCommand::of(offset, 4096), Some((command, 0)));
         assert_eq!(MmapCommand::of(offset + 4096 * 7, 4096), Some((command, 7)));

@@ -210,7 +210,7 @@ fn datagrams_keep_their_address() {
         data: Pieces::NONE,
     };
     let Ok(Execution::Post(request)) = request(&entry, QpType::Ud) else { panic!("a request") };
-    assert_eq!((request.to.qpn, request.to.qkey), (0x22, 0x1111));
+    assert_eq!((request.destination.qpn, request.destination.qkey), (0x22, 0x1111));
 }
 
 fn cqe(ticket: Ticket, status: u32, opcode: u32) -> Cqe {

@@ -37,7 +37,7 @@ pub(super) struct Acceptor {
 struct PendingConnection {
     id: u64,
     socket: Socket,
-    who: Credentials,
+    credentials: Credentials,
     deadline: Instant,
     stage: HandshakeStage,
 }
@@ -55,7 +55,7 @@ enum HandshakeStep {
     HandshakeStage(HandshakeStage),
     Done(bool, Box<Parts>),
     /// The connection closed before the handshake ended; the process gave up or died.
-    Gone,
+    Closed,
     Refuse(Refusal),
 }
 
@@ -177,13 +177,13 @@ impl Core {
         if pending.len() >= MAX_PENDING {
             // Drop the oldest connection, which has been silent for longest.
             let oldest = pending.remove(0);
-            self.refuse(&oldest.socket, Refusal::Resources, oldest.who.pid);
+            self.refuse(&oldest.socket, Refusal::Resources, oldest.credentials.pid);
             self.close(oldest.socket);
         }
         pending.push(PendingConnection {
             id,
             socket,
-            who,
+            credentials: who,
             deadline: now + HANDSHAKE_TIMEOUT,
             stage: HandshakeStage::Hello,
         });
@@ -200,7 +200,7 @@ impl Core {
                     self.establish(entry.id, entry.socket, *parts);
                     return None;
                 }
-                HandshakeStep::Gone => {
+                HandshakeStep::Closed => {
                     self.close(entry.socket);
                     return None;
                 }
@@ -210,7 +210,7 @@ impl Core {
                     } else {
                         Refusal::Garbage
                     };
-                    self.refuse(&entry.socket, why, entry.who.pid);
+                    self.refuse(&entry.socket, why, entry.credentials.pid);
                     self.close(entry.socket);
                     return None;
                 }
@@ -222,25 +222,26 @@ impl Core {
         let (message, fds) = match receive(&entry.socket) {
             Ok(FromSocket::Message(message, fds)) => (message, fds),
             Ok(FromSocket::Nothing) => return HandshakeStep::Wait,
-            Ok(FromSocket::Closed) => return HandshakeStep::Gone,
+            Ok(FromSocket::Closed) => return HandshakeStep::Closed,
             Err(why) => return HandshakeStep::Refuse(why),
         };
         match (std::mem::replace(&mut entry.stage, HandshakeStage::Hello), message) {
-            (HandshakeStage::Hello, HandshakeMessage::Hello(output)) => match self
-                .examine(&output, fds, entry.who)
-            {
-                Ok(parts) => {
-                    let welcome = HandshakeMessage::Welcome(self.introduction(parts.can_attach));
-                    match self.introduce(&entry.socket, welcome) {
-                        Ok(()) => {
-                            HandshakeStep::HandshakeStage(HandshakeStage::Confirm(Box::new(parts)))
+            (HandshakeStage::Hello, HandshakeMessage::Hello(output)) => {
+                match self.examine(&output, fds, entry.credentials) {
+                    Ok(parts) => {
+                        let welcome =
+                            HandshakeMessage::Welcome(self.introduction(parts.can_attach));
+                        match self.introduce(&entry.socket, welcome) {
+                            Ok(()) => HandshakeStep::HandshakeStage(HandshakeStage::Confirm(
+                                Box::new(parts),
+                            )),
+                            Err(Errno::EPIPE | Errno::ECONNRESET) => HandshakeStep::Closed,
+                            Err(_) => HandshakeStep::Refuse(Refusal::Resources),
                         }
-                        Err(Errno::EPIPE | Errno::ECONNRESET) => HandshakeStep::Gone,
-                        Err(_) => HandshakeStep::Refuse(Refusal::Resources),
                     }
+                    Err(why) => HandshakeStep::Refuse(why),
                 }
-                Err(why) => HandshakeStep::Refuse(why),
-            },
+            }
             (HandshakeStage::Confirm(parts), HandshakeMessage::Confirm { attached })
                 if fds.is_empty() =>
             {

@@ -44,7 +44,7 @@ impl ConnectAttempt {
 
 impl Core {
     /// The living peer at `slot` that this process has already met.
-    pub(super) fn known(&self, slot: u16) -> Option<Arc<Peer>> {
+    pub(super) fn known_peer(&self, slot: u16) -> Option<Arc<Peer>> {
         match self.peers.get(slot) {
             Some(SlotRecord::Alive(peer)) if !peer.is_dead() => Some(peer),
             _ => None,
@@ -52,12 +52,12 @@ impl Core {
     }
 
     /// The living peer at `slot`. Connects if the two processes have not met.
-    pub(super) fn find(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
+    pub(super) fn find_peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         // Check this first: another thread may have held a lock when this process forked.
         if self.is_foreign() {
             return Err(PeerError::Left);
         }
-        if let Some(peer) = self.known(slot) {
+        if let Some(peer) = self.known_peer(slot) {
             if !self.slot_was_reassigned(&peer) {
                 return Ok(peer);
             }
@@ -99,7 +99,7 @@ impl Core {
         loop {
             // The other process may connect to this process at the same time. Then none of its
             // threads may be free to answer, because they may wait for one another.
-            if let Some(peer) = self.known(slot) {
+            if let Some(peer) = self.known_peer(slot) {
                 return Ok(peer);
             }
             let Some(socket) = self.dial(slot, deadline)? else { continue };
@@ -123,12 +123,12 @@ impl Core {
     /// Connects to the owner of `slot`. Returns `None` if the two processes met meanwhile.
     fn dial(&self, slot: u16, deadline: Instant) -> Result<Option<Socket>, PeerError> {
         let directory = self.lease.directory();
-        let name = MemberFile::Socket.of(slot);
+        let name = MemberFile::Socket.path_for(slot);
         let path = directory.path().join(&name);
-        while self.known(slot).is_none() {
+        while self.known_peer(slot).is_none() {
             // A forked child may keep a dead process's socket open, but not its slot lock.
             if self.lease.owner(slot).is_none() {
-                return Err(self.missing(slot));
+                return Err(self.missing_peer_error(slot));
             }
             match Socket::connect(directory.dir(), &path, &name) {
                 Ok(socket) => return Ok(Some(socket)),
@@ -166,7 +166,7 @@ impl Core {
                 }
                 FromSocket::Message(..) => return Err(PeerError::Refused(Refusal::Garbage)),
                 FromSocket::Closed if self.lease.owner(slot).is_none() => {
-                    return Err(self.missing(slot));
+                    return Err(self.missing_peer_error(slot));
                 }
                 FromSocket::Closed => return Err(PeerError::Refused(Refusal::Closed)),
                 FromSocket::Nothing => {}
@@ -180,7 +180,7 @@ impl Core {
             }
             // Wait in slices: neither a meeting nor a `leave` wakes this thread.
             self.wait_while_accepting(socket, left.min(SLICE));
-            if self.known(slot).is_some() {
+            if self.known_peer(slot).is_some() {
                 return Ok(None);
             }
         };
@@ -195,14 +195,14 @@ impl Core {
     fn unsent(&self, slot: u16, errno: Errno) -> PeerError {
         match errno {
             Errno::EPIPE | Errno::ECONNRESET if self.lease.owner(slot).is_none() => {
-                self.missing(slot)
+                self.missing_peer_error(slot)
             }
             Errno::EPIPE | Errno::ECONNRESET => PeerError::Refused(Refusal::Closed),
             errno => errno.into(),
         }
     }
 
-    pub(super) fn missing(&self, slot: u16) -> PeerError {
+    pub(super) fn missing_peer_error(&self, slot: u16) -> PeerError {
         match self.peers.get(slot) {
             Some(SlotRecord::Alive(_) | SlotRecord::Died) => PeerError::Dead,
             _ => PeerError::Nobody,

@@ -44,7 +44,7 @@ impl Directory {
         if let Some(group) = config.group.filter(|group| !process::may_give_to(*group)) {
             let cause = format!("user {} is no member of group {group}", process::user());
             let remedy = format!("become one, or unset {GROUP_VARIABLE}");
-            return Err(FabricError::at(&config.dir, Errno::EPERM, cause, &remedy));
+            return Err(FabricError::at_path(&config.dir, Errno::EPERM, cause, &remedy));
         }
         // The last process to leave may remove the directory at any moment, so retry.
         for _ in 0..RETRIES {
@@ -67,7 +67,7 @@ impl Directory {
         // The file system may also refuse new directories, as /proc does.
         let cause = "cannot be created, or keeps being removed";
         let remedy = format!("set {DIR_VARIABLE} to a directory that this user may write to");
-        Err(FabricError::at(&path, Errno::ENOENT, cause, &remedy))
+        Err(FabricError::at_path(&path, Errno::ENOENT, cause, &remedy))
     }
 
     /// The path of this directory.
@@ -97,9 +97,9 @@ impl Directory {
 
     /// Directories of other hosts and network namespaces in the same base directory. If the base is
     /// the default one, the default directories of other users follow.
-    pub(super) fn others(&self) -> Vec<PathBuf> {
-        let mut all = beside(&self.base, self.name.as_os_str(), NAMESPACE_STEM);
-        all.extend(beside(&self.base, self.name.as_os_str(), HOST_STEM));
+    pub(super) fn other_directories(&self) -> Vec<PathBuf> {
+        let mut all = siblings(&self.base, self.name.as_os_str(), NAMESPACE_STEM);
+        all.extend(siblings(&self.base, self.name.as_os_str(), HOST_STEM));
         if self.base_is_ours
             && let (Some(around), Some(own)) = (self.base.parent(), self.base.file_name())
         {
@@ -108,7 +108,7 @@ impl Directory {
                 let id = name.strip_prefix(DEFAULT_STEM).unwrap_or_default();
                 id.strip_prefix('g').unwrap_or(id).parse::<u32>().is_ok()
             };
-            all.extend(beside(around, own, DEFAULT_STEM).into_iter().filter(is_users));
+            all.extend(siblings(around, own, DEFAULT_STEM).into_iter().filter(is_users));
         }
         // Sort unstably: the stable sort takes 4 KiB of stack.
         all.sort_unstable();
@@ -118,7 +118,7 @@ impl Directory {
     /// Directories of other network namespaces that pass the same checks as this directory.
     pub(super) fn of_other_namespaces(&self) -> Vec<Self> {
         let Ok(base) = Dir::open(&self.base, Links::Follow) else { return vec![] };
-        let names = beside(&self.base, self.name.as_os_str(), NAMESPACE_STEM).into_iter();
+        let names = siblings(&self.base, self.name.as_os_str(), NAMESPACE_STEM).into_iter();
         let opened = names.filter_map(|path| {
             let name = PathBuf::from(path.file_name()?);
             let dir = base.open_dir(&name).ok()?;
@@ -150,7 +150,7 @@ impl AsFd for Directory {
 }
 
 /// Paths in `dir` whose names begin with `stem`, except `own`.
-fn beside(dir: &Path, own: &OsStr, stem: &str) -> Vec<PathBuf> {
+fn siblings(dir: &Path, own: &OsStr, stem: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     let others = entries
         .map(|entry| entry.file_name())
@@ -165,7 +165,7 @@ fn open_base(config: &FabricConfig) -> Result<Dir, FabricError> {
         Ok(()) => true,
         Err(Errno::EEXIST) => false,
         Err(Errno::ENOENT) => {
-            return Err(FabricError::at(
+            return Err(FabricError::at_path(
                 path,
                 Errno::ENOTDIR,
                 "cannot be created, as the directory around it does not exist",
@@ -230,7 +230,7 @@ fn check(
 ) -> Result<(), FabricError> {
     let elsewhere = format!("set {DIR_VARIABLE} to a directory of your own");
     let refuse =
-        |cause: String, remedy: &str| Err(FabricError::at(path, Errno::EPERM, cause, remedy));
+        |cause: String, remedy: &str| Err(FabricError::at_path(path, Errno::EPERM, cause, remedy));
     let permissions = stat.mode & 0o7777;
     match group {
         None if stat.uid != process::user() => refuse(
@@ -267,7 +267,7 @@ fn dir_mode(group: Option<u32>) -> libc::mode_t {
 
 fn not_opened(path: &Path, errno: Errno) -> FabricError {
     match errno {
-        Errno::ENOTDIR | Errno::ELOOP => FabricError::at(
+        Errno::ENOTDIR | Errno::ELOOP => FabricError::at_path(
             path,
             Errno::ENOTDIR,
             "is not a directory",
@@ -287,7 +287,7 @@ pub(super) fn unusable(path: &Path, errno: Errno, what: &str) -> FabricError {
         Errno::EMFILE => "raise the limit on open files (ulimit -n)".into(),
         _ => format!("set {DIR_VARIABLE} to another directory"),
     };
-    FabricError::at(path, errno, format!("{what}: {errno}"), &remedy)
+    FabricError::at_path(path, errno, format!("{what}: {errno}"), &remedy)
 }
 
 /// How many times the directory may vanish while a process joins.

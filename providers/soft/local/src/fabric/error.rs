@@ -20,7 +20,12 @@ impl FabricError {
     }
 
     /// An error that concerns the file or directory `path`.
-    pub(super) fn at(path: &Path, errno: Errno, cause: impl fmt::Display, remedy: &str) -> Self {
+    pub(super) fn at_path(
+        path: &Path,
+        errno: Errno,
+        cause: impl fmt::Display,
+        remedy: &str,
+    ) -> Self {
         Self::setting(errno, format!("{}: {cause}", path.display()), remedy)
     }
 

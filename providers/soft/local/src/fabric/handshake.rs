@@ -122,7 +122,7 @@ impl Core {
             .and_then(|()| Memfd::check(rings, self.rings.len(), RINGS_SEALS))
             .and_then(|()| EventFd::check(wake))
             .map_err(|_| Refusal::Segment)?;
-        let [tables, rings, wake] = fds.take().map_err(|_| Refusal::Garbage)?;
+        let [tables, rings, wake] = fds.into_array().map_err(|_| Refusal::Garbage)?;
         let tables =
             Memfd::verify(tables, self.tables.len(), TABLES_SEALS).map_err(|_| Refusal::Segment)?;
         let tables = Mapping::new(tables.as_fd(), tables.len(), Access::ReadOnly)

@@ -24,8 +24,8 @@
 //! - Any thread may call [`Fabric::peer`]. The thread "fv-meet" runs for
 //!   [`Fabric::peer_nonblocking`].
 //! - Lock order: see `Core`. The registry of slot files (`slots`) is outside all of these locks.
-//! - `Core::stop` is set once by [`Fabric::leave`]. `Peer::dead` is set once by the service thread,
-//!   or by a thread that meets the slot's next owner.
+//! - `Core::stop` is set once by [`Fabric::leave`]. `Peer::is_dead` is set once by the service
+//!   thread, or by a thread that meets the slot's next owner.
 //!
 //! A message from another process can at most end that process's own connection.
 //!
@@ -126,7 +126,7 @@ pub trait Handler: Send + Sync {
 /// The membership of this process in a fabric; see the module.
 pub struct Fabric {
     core: Arc<Core>,
-    own: Arc<Peer>,
+    own_peer: Arc<Peer>,
     thread: Mutex<Option<Thread>>,
     /// The thread that meets a peer for a caller that must not wait.
     meeting: Mutex<Option<Thread>>,
@@ -173,7 +173,7 @@ impl Fabric {
         let wake = Arc::new(EventFd::new().map_err(failed("an event counter (eventfd2)"))?);
         let epoll = Epoll::new().map_err(failed("a set of descriptors (epoll_create1)"))?;
         let nonce = process::random().map_err(failed("a random number (getrandom)"))?;
-        let (lease, listener) = Lease::take(
+        let (lease, listener) = Lease::acquire(
             || Directory::open(&config),
             Slots { count: config.slots, first: config.first_slot },
             config.join_timeout,
@@ -224,7 +224,7 @@ impl Fabric {
             .map_err(|error| failed("a thread (clone)")(error))?;
         Ok(Arc::new(Self {
             core,
-            own,
+            own_peer: own,
             thread: Mutex::new(Some(thread)),
             meeting: Mutex::default(),
         }))
@@ -237,7 +237,7 @@ impl Fabric {
 
     /// The [`Peer::identity`] by which peers know this process.
     pub fn identity(&self) -> u32 {
-        self.own.identity()
+        self.own_peer.identity()
     }
 
     /// The address of this process's [witness](soft_memory::witness), which peers name before
@@ -261,14 +261,14 @@ impl Fabric {
     ///
     /// # Errors
     /// The file cannot be written.
-    pub fn note(&self, text: &[u8]) -> Result<(), FabricError> {
-        self.core.lease.note(text)
+    pub fn publish_note(&self, text: &[u8]) -> Result<(), FabricError> {
+        self.core.lease.publish_note(text)
     }
 
     /// The text that the owner of `slot` published. The text of a dead owner stays until another
     /// process removes it. No process has to answer.
-    pub fn noted(&self, slot: u16) -> Option<Vec<u8>> {
-        self.core.lease.noted(slot)
+    pub fn note_of(&self, slot: u16) -> Option<Vec<u8>> {
+        self.core.lease.note_of(slot)
     }
 
     /// When a process last joined, left or published a text. A death changes nothing. `None`: the
@@ -278,8 +278,8 @@ impl Fabric {
     }
 
     /// Directories in which other processes may meet: of other hosts, network namespaces and users.
-    pub fn others(&self) -> Vec<PathBuf> {
-        self.core.lease.directory().others()
+    pub fn other_directories(&self) -> Vec<PathBuf> {
+        self.core.lease.directory().other_directories()
     }
 
     /// The segment that peers may read.
@@ -307,10 +307,10 @@ impl Fabric {
     /// [`PeerError`], for example `TimedOut` if the other process does not answer.
     pub fn peer(&self, slot: u16) -> Result<Arc<Peer>, PeerError> {
         if slot == self.slot() {
-            return Ok(Arc::clone(&self.own));
+            return Ok(Arc::clone(&self.own_peer));
         }
         let _whole = Uncancelled::begin();
-        self.core.find(slot)
+        self.core.find_peer(slot)
     }
 
     /// As [`peer`](Self::peer), but repeats the attempt for `patience` while a process owns the
@@ -346,12 +346,12 @@ impl Fabric {
             return Err(PeerError::Left);
         }
         if !self.is_occupied(slot) {
-            return Err(self.core.missing(slot));
+            return Err(self.core.missing_peer_error(slot));
         }
         let mut meeting = lock(&self.meeting);
         if meeting.as_ref().is_none_or(Thread::is_finished) {
             let core = Arc::clone(&self.core);
-            let meet = move || drop(core.find(slot));
+            let meet = move || drop(core.find_peer(slot));
             *meeting = Some(spawn_quiet("fv-meet", STACK_BYTES, meet)?);
         }
         Ok(None)
@@ -359,7 +359,11 @@ impl Fabric {
 
     /// The living process with this slot if the two processes have met; never blocks.
     pub fn known_peer(&self, slot: u16) -> Option<Arc<Peer>> {
-        if slot == self.slot() { Some(Arc::clone(&self.own)) } else { self.core.known(slot) }
+        if slot == self.slot() {
+            Some(Arc::clone(&self.own_peer))
+        } else {
+            self.core.known_peer(slot)
+        }
     }
 
     /// Whether any process owns this slot now. Takes a system call, and detects a death before the
@@ -515,7 +519,7 @@ fn segment(
 }
 
 fn publish_socket(directory: &Directory, slot: u16) -> Result<Socket, FabricError> {
-    let name = MemberFile::Socket.of(slot);
+    let name = MemberFile::Socket.path_for(slot);
     let path = directory.path().join(&name);
     let listen = || {
         // An existing socket belongs to a dead process, because this process owns the slot.

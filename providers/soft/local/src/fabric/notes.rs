@@ -16,11 +16,12 @@ pub(super) const MAX_NOTE_LEN: usize = 4096;
 
 impl Lease {
     /// Publishes `text` instead of the previous note. Does nothing in a forked child.
-    pub(super) fn note(&self, text: &[u8]) -> Result<(), FabricError> {
+    pub(super) fn publish_note(&self, text: &[u8]) -> Result<(), FabricError> {
         if !self.is_ours() {
             return Ok(());
         }
-        let [name, new] = [MemberFile::Note, MemberFile::NewNote].map(|kind| kind.of(self.slot()));
+        let [name, new] =
+            [MemberFile::Note, MemberFile::NewNote].map(|kind| kind.path_for(self.slot()));
         let directory = self.directory();
         let write = || {
             // The rename replaces the note in one step and changes the directory's time.
@@ -34,8 +35,8 @@ impl Lease {
     }
 
     /// The note of the owner of `slot`. The caller must check that the owner lives.
-    pub(super) fn noted(&self, slot: u16) -> Option<Vec<u8>> {
-        self.directory().dir().read_file(&MemberFile::Note.of(slot), MAX_NOTE_LEN).ok()
+    pub(super) fn note_of(&self, slot: u16) -> Option<Vec<u8>> {
+        self.directory().dir().read_file(&MemberFile::Note.path_for(slot), MAX_NOTE_LEN).ok()
     }
 
     /// When a process last joined, left or published a note. `None`: the change is so recent that

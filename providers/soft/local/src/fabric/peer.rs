@@ -40,7 +40,7 @@ pub struct Peer {
     /// Set once, when the peer's last handshake message arrives.
     attaches_to_us: AtomicBool,
     /// Set once, and never cleared.
-    dead: AtomicBool,
+    is_dead: AtomicBool,
     /// Service thread only: whether the handler was told that the peer joined, and that it died.
     pub(super) join_reported: AtomicBool,
     pub(super) death_reported: AtomicBool,
@@ -101,7 +101,7 @@ impl Peer {
             can_attach: parts.can_attach,
             memory: parts.memory,
             attaches_to_us: AtomicBool::new(parts.attaches_to_us),
-            dead: AtomicBool::new(false),
+            is_dead: AtomicBool::new(false),
             join_reported: AtomicBool::new(false),
             death_reported: AtomicBool::new(false),
         })
@@ -144,7 +144,7 @@ impl Peer {
     /// [`Handler::on_peer_death`](super::Handler::on_peer_death).
     #[inline]
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Relaxed)
+        self.is_dead.load(Relaxed)
     }
 
     /// Makes the peer's service thread call `on_wake` soon. One system call; never blocks.
@@ -186,7 +186,7 @@ impl Peer {
     }
 
     pub(super) fn set_dead(&self) {
-        self.dead.store(true, Relaxed);
+        self.is_dead.store(true, Relaxed);
     }
 }
 

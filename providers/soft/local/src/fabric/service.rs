@@ -49,7 +49,7 @@ struct WatchedLink {
 struct UnconfirmedPeer {
     peer: Arc<Peer>,
     /// When to examine the lock next, and how long to wait after that.
-    at: Instant,
+    next_check: Instant,
     pause: Duration,
 }
 
@@ -61,7 +61,7 @@ impl Service {
     /// Runs until this process leaves the fabric.
     pub(super) fn run(mut self) {
         while !self.core.is_stopped() {
-            self.turn();
+            self.run_once();
         }
         for (_, watched) in self.links.drain() {
             if let Some(socket) = watched.socket {
@@ -70,10 +70,10 @@ impl Service {
         }
     }
 
-    fn turn(&mut self) {
+    fn run_once(&mut self) {
         let core = Arc::clone(&self.core);
         let deadline = core.acceptor_deadline();
-        let doubts = self.unconfirmed.iter().map(|one| one.at).min();
+        let doubts = self.unconfirmed.iter().map(|one| one.next_check).min();
         let until = [self.alarm, deadline, doubts].into_iter().flatten().min();
         let timeout = until.map(|at| at.saturating_duration_since(Instant::now()));
         // Drain the wake counter before the connections: a peer that confirms and then kicks has
@@ -170,19 +170,23 @@ impl Service {
     fn recheck(&mut self, peer: &Arc<Peer>, pause: Duration) {
         let at = Instant::now();
         match self.unconfirmed.iter_mut().find(|one| Arc::ptr_eq(&one.peer, peer)) {
-            Some(known) => (known.at, known.pause) = (at, pause),
-            None => self.unconfirmed.push(UnconfirmedPeer { peer: Arc::clone(peer), at, pause }),
+            Some(known) => (known.next_check, known.pause) = (at, pause),
+            None => self.unconfirmed.push(UnconfirmedPeer {
+                peer: Arc::clone(peer),
+                next_check: at,
+                pause,
+            }),
         }
     }
 
     pub(super) fn recheck_unconfirmed(&mut self) {
         let now = Instant::now();
         let mut removed = Vec::new();
-        for one in self.unconfirmed.iter_mut().filter(|one| one.at <= now) {
+        for one in self.unconfirmed.iter_mut().filter(|one| one.next_check <= now) {
             if self.core.lease.is_gone(one.peer.slot, one.peer.pid) {
                 removed.push(Arc::clone(&one.peer));
             }
-            one.at = now + one.pause;
+            one.next_check = now + one.pause;
             one.pause = (one.pause * 2).min(MAX_RECHECK);
         }
         removed.iter().for_each(|peer| self.handle_death(peer));

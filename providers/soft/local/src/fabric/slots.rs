@@ -16,12 +16,12 @@
 //! # Threads and locks
 //!
 //! Any thread may call these functions. Lock order, outer first: `REGISTRY` > the lock of the
-//! directory (byte 0) > `HELD`. Marks use bytes behind `MARKS`, under `REGISTRY` and the lock on
-//! that byte.
+//! directory (byte 0) > `HELD_SLOTS`. Marks use bytes behind `MARKS_OFFSET`, under `REGISTRY` and
+//! the lock on that byte.
 //!
 //! Map of this file: `Lease`, the slot of a process; files of members; `SlotFile` and the locks on
-//! its bytes; `REGISTRY` and `HELD`; the lock of the directory; the order of slots; removal of
-//! files of dead processes; tests.
+//! its bytes; `REGISTRY` and `HELD_SLOTS`; the lock of the directory; the order of slots; removal
+//! of files of dead processes; tests.
 
 use std::{
     fs,
@@ -70,7 +70,7 @@ pub(super) struct Lease {
 impl Lease {
     /// Removes the files of dead processes, takes a slot, and runs `publish`, in which the owner
     /// creates its socket. No other process can join or leave until `publish` returns.
-    pub(super) fn take<T>(
+    pub(super) fn acquire<T>(
         open: impl Fn() -> Result<Directory, FabricError>,
         slots: Slots,
         patience: Duration,
@@ -172,14 +172,14 @@ impl Lease {
         let registry = lock(&REGISTRY);
         let fd = self.file.get().fd.as_fd();
         let started = Instant::now();
-        while !try_lock(fd, MARKS)? {
+        while !try_lock(fd, MARKS_OFFSET)? {
             if started.elapsed() > LEAVE_PATIENCE {
                 return Err(Errno::EBUSY);
             }
             thread::sleep(Duration::from_millis(1));
         }
         let taken = is_held_at(fd, mark).and_then(rule).and_then(|()| share_at(fd, mark));
-        let _ = unlock(fd, MARKS);
+        let _ = unlock(fd, MARKS_OFFSET);
         drop(registry);
         if taken? { Ok(()) } else { Err(Errno::EBUSY) }
     }
@@ -197,7 +197,7 @@ impl Lease {
         }
         let _registry = lock(&REGISTRY);
         for kind in MemberFile::ALL {
-            let _ = self.directory.dir().unlink(&kind.of(self.slot));
+            let _ = self.directory.dir().unlink(&kind.path_for(self.slot));
         }
         match lock_directory(
             &self.directory,
@@ -244,7 +244,7 @@ impl MemberFile {
     }
 
     /// The file's name for the owner of `slot`.
-    pub(super) fn of(self, slot: u16) -> PathBuf {
+    pub(super) fn path_for(self, slot: u16) -> PathBuf {
         format!("{slot}.{}", self.ending()).into()
     }
 
@@ -267,7 +267,7 @@ type FileId = (u64, u64);
 
 /// The slots that this process holds, for each file: a record lock does not exclude a process from
 /// itself. One list serves all files, because a forking thread must hold the list's lock.
-static HELD: Mutex<HeldSlots> = Mutex::new(HeldSlots { pid: 0, slots: Vec::new() });
+static HELD_SLOTS: Mutex<HeldSlots> = Mutex::new(HeldSlots { pid: 0, slots: Vec::new() });
 
 #[derive(Debug)]
 struct HeldSlots {
@@ -283,7 +283,7 @@ impl HeldSlots {
 }
 
 fn held_slots() -> MutexGuard<'static, HeldSlots> {
-    let mut held = lock(&HELD);
+    let mut held = lock(&HELD_SLOTS);
     if held.pid != process::id() {
         *held = HeldSlots { pid: process::id(), slots: Vec::new() };
     }
@@ -327,7 +327,7 @@ impl SlotFile {
         owned
     }
 
-    fn take(&self, slot: u16) -> Result<bool, Errno> {
+    fn try_lock(&self, slot: u16) -> Result<bool, Errno> {
         let mut held = held_slots();
         let own = (self.id, slot);
         let free = !held.slots.contains(&own) && try_lock(self.fd.as_fd(), slot.into())?;
@@ -343,7 +343,7 @@ impl SlotFile {
         let _ = unlock(self.fd.as_fd(), slot.into());
         if held.are_none_of(self.id) {
             // Drop the marks too.
-            let _ = unlock_at(self.fd.as_fd(), MARKS.into(), 0);
+            let _ = unlock_at(self.fd.as_fd(), MARKS_OFFSET.into(), 0);
         }
     }
 
@@ -380,7 +380,7 @@ pub struct RegistryHold(MutexGuard<'static, HeldSlots>, MutexGuard<'static, Regi
 /// result is dropped. Call before fork(2), and drop the result in both processes.
 pub fn hold_registry() -> RegistryHold {
     let registry = lock(&REGISTRY);
-    RegistryHold(lock(&HELD), registry)
+    RegistryHold(lock(&HELD_SLOTS), registry)
 }
 
 #[derive(Debug)]
@@ -468,7 +468,7 @@ fn lock_directory(
                 Some(pid) if pid > 0 => format!("process {pid}"),
                 _ => "a process of another pid namespace".into(),
             };
-            return Err(FabricError::at(
+            return Err(FabricError::at_path(
                 &path,
                 Errno::EBUSY,
                 format!("{who} keeps it locked, so that nobody can join"),
@@ -495,14 +495,14 @@ fn claim(directory: &Directory, file: &SlotFile, slots: Slots) -> Result<u16, Fa
     for taken in 0..count {
         let at = ((u32::from(turn.next) + u32::from(taken)) % u32::from(count)) as u16;
         let slot = turn.slot(at, count);
-        if file.take(slot).map_err(failed)? {
+        if file.try_lock(slot).map_err(failed)? {
             let turn = SlotOrder { next: (at + 1) % count, ..turn };
             // If the write fails, a slot may be reused sooner; nothing else depends on it.
             let _ = dir::write_word(file.fd.as_fd(), turn.word());
             return Ok(slot);
         }
     }
-    Err(FabricError::at(
+    Err(FabricError::at_path(
         directory.path(),
         Errno::ENOSPC,
         format!("all {} slots are taken by running processes", slots.saturating_sub(1)),
@@ -619,7 +619,7 @@ fn slots_path(directory: &Directory) -> PathBuf {
 }
 
 /// The byte that locks all marks. The marks are the bytes behind it.
-const MARKS: u32 = u32::MAX;
+const MARKS_OFFSET: u32 = u32::MAX;
 
 /// How long the kernel may take to end a killed process.
 const DEATH_GRACE: Duration = Duration::from_millis(500);
@@ -670,9 +670,9 @@ mod tests {
     #[test]
     fn the_fork_hold_covers_all_locks_that_a_child_needs_to_join() {
         let held = hold_registry();
-        assert!(REGISTRY.try_lock().is_err() && HELD.try_lock().is_err());
+        assert!(REGISTRY.try_lock().is_err() && HELD_SLOTS.try_lock().is_err());
         drop(held);
         // Both locks are free again when no other thread in this process holds them.
-        drop((lock(&REGISTRY), lock(&HELD)));
+        drop((lock(&REGISTRY), lock(&HELD_SLOTS)));
     }
 }

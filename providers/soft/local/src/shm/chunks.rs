@@ -7,7 +7,7 @@ use super::layout::CHUNKS;
 use super::sync::Mutex;
 
 /// How many idle buffers keep their pages.
-const KEPT: usize = 512;
+const RESIDENT_CHUNKS: usize = 512;
 
 /// A last-in first-out free list: a recently used buffer is still in the cache.
 #[derive(Debug)]
@@ -64,8 +64,8 @@ impl Chunks {
     }
 
     /// Returns pages of idle chunks once at most half of the users are left. Calls `release`, which
-    /// returns a chunk's pages, for the chunks that were idle longest. Keeps `KEPT` chunks for the
-    /// remaining users.
+    /// returns a chunk's pages, for the chunks that were idle longest. Keeps `RESIDENT_CHUNKS`
+    /// chunks for the remaining users.
     pub fn release_surplus(&self, users: usize, release: impl Fn(u32)) {
         let mut free = self.free.lock();
         if users * 2 > free.most_users {
@@ -73,16 +73,17 @@ impl Chunks {
         }
         free.most_users = users;
         // If the list cannot grow, keep the pages.
-        if free.returned.len() <= KEPT || free.bare.try_reserve_exact(CHUNKS).is_err() {
+        if free.returned.len() <= RESIDENT_CHUNKS || free.bare.try_reserve_exact(CHUNKS).is_err() {
             return;
         }
-        let mut surplus = free.returned.len() - KEPT;
+        let mut surplus = free.returned.len() - RESIDENT_CHUNKS;
         drop(free);
         while surplus > 0 {
             // These chunks are on no list, so this thread owns them meanwhile.
             let mut some = [0; 32];
             let mut free = self.free.lock();
-            let count = free.returned.len().saturating_sub(KEPT).min(surplus).min(some.len());
+            let count =
+                free.returned.len().saturating_sub(RESIDENT_CHUNKS).min(surplus).min(some.len());
             for (to, from) in some.iter_mut().zip(free.returned.drain(..count)) {
                 *to = from;
             }
@@ -150,13 +151,13 @@ mod tests {
         release(51);
         assert!(released.borrow().is_empty(), "more than half of the users are there");
         release(50);
-        let surplus: Vec<u32> = (500..2000 - KEPT as u32).collect();
+        let surplus: Vec<u32> = (500..2000 - RESIDENT_CHUNKS as u32).collect();
         assert_eq!(*released.borrow(), surplus, "those idle for longest");
         release(26);
         assert_eq!(released.borrow().len(), surplus.len(), "half of fifty users are there");
         // Each chunk is given once, and chunks with pages come first.
         let again: Vec<u32> = (0..1600).filter_map(|_| chunks.take()).collect();
-        assert!(again.iter().take(KEPT).all(|index| !surplus.contains(index)));
+        assert!(again.iter().take(RESIDENT_CHUNKS).all(|index| !surplus.contains(index)));
         let distinct: std::collections::BTreeSet<_> = again.iter().chain(&all[..500]).collect();
         assert_eq!(distinct.len(), 2100);
     }

@@ -125,7 +125,7 @@ pub const ATTENTION_ACKS: u32 = 2;
 #[derive(Debug)]
 pub struct QpEntry {
     /// The packed [`Life`] of the QP: one word, which peers read in one load.
-    pub life: Owned<AtomicU64>,
+    pub packed_life: Owned<AtomicU64>,
     /// Protection domain number (upper half) and `IBV_ACCESS_*` flags (lower half).
     pub rights: Owned<AtomicU64>,
     /// Sequence number of the first slot of the present connection.
@@ -171,7 +171,7 @@ pub const ORPHANED: u8 = 2;
 pub struct SrqEntry {
     /// Protection domain number (lower half), 1 in the upper half; 0: no XRC queue. Written last,
     /// cleared first.
-    pub life: Owned<AtomicU64>,
+    pub packed_life: Owned<AtomicU64>,
     /// The XRC domain, as in [`QpEntry`].
     pub domain: Owned<[AtomicU64; 2]>,
 }
@@ -182,7 +182,7 @@ pub struct Life {
     /// One of the constants below: the QP state, combined with the port state where that matters.
     pub state: u8,
     /// `ibv_qp_type` value.
-    pub kind: u8,
+    pub qp_type: u8,
     /// Counts the connections of this table entry.
     pub generation: u16,
     /// QP number of the other end, 24 bits; 0 before RTR.
@@ -197,7 +197,7 @@ impl Life {
     #[inline]
     pub const fn pack(self) -> u64 {
         (self.state as u64) << 56
-            | (self.kind as u64) << 48
+            | (self.qp_type as u64) << 48
             | (self.generation as u64) << 32
             | self.dest_qpn as u64
     }
@@ -207,7 +207,7 @@ impl Life {
     pub const fn unpack(word: u64) -> Self {
         Self {
             state: (word >> 56) as u8,
-            kind: (word >> 48) as u8,
+            qp_type: (word >> 48) as u8,
             generation: (word >> 32) as u16,
             dest_qpn: word as u32,
         }
@@ -279,7 +279,7 @@ pub struct MrEntry {
     /// The owner's QP to which a window of type 2 is bound; 0: any QP of the domain.
     pub qpn: Owned<AtomicU32>,
     /// Number of the owner's registration. A key may be reused; this number is not.
-    pub born: Owned<AtomicU64>,
+    pub registration: Owned<AtomicU64>,
     /// The context whose importers may use the region ([`PdEntry::origin`]); 0: none may.
     pub origin: Owned<AtomicU64>,
 }
@@ -313,7 +313,7 @@ pub struct RuleEntry {
     /// Precedence and kind; 0: no rule. Written last and cleared first.
     pub rank: Owned<AtomicU64>,
     /// Time of creation in nanoseconds of CLOCK_MONOTONIC.
-    pub born: Owned<AtomicU64>,
+    pub created_ns: Owned<AtomicU64>,
     /// The required words of a frame's key, in the bits of `mask`.
     pub value: Owned<[AtomicU64; RULE_WORDS]>,
     /// The bits of a frame's key that are compared.
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_life_survives_its_word_and_zero_is_no_qp() {
-        let life = Life { state: Life::RTS, kind: 2, generation: 0xbeef, dest_qpn: 0xab_cdef };
+        let life = Life { state: Life::RTS, qp_type: 2, generation: 0xbeef, dest_qpn: 0xab_cdef };
         assert_eq!(Life::unpack(life.pack()), life);
         assert_eq!(Life::unpack(0).state, Life::NONE);
         assert!(life.serves(0xab_cdef) && !life.serves(1));

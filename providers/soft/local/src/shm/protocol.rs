@@ -8,8 +8,8 @@
 //! Map of this file:
 //!
 //! - Rings: [`publish`] pairs with [`head`] and [`consume`]; [`acknowledge`] with [`acknowledged`].
-//! - Arrival flags and wake-ups: [`set_arrival_flag`] pairs with [`take_bits`]; [`tell`] with
-//!   [`mark_cold`] and [`Alert::raise`].
+//! - Arrival flags and wake-ups: [`set_arrival_flag`] pairs with [`take_bits`]; [`notify_owner`]
+//!   with [`mark_cold`] and [`Alert::raise`].
 //! - Keys: [`announce`], [`key`] and [`withdraw`] pair with [`revoke`] and [`is_announced`].
 //! - Jobs: [`advance_job`] pairs with [`claim_piece`]; [`release_piece`] with [`load_hand`].
 //! - Locks: [`try_lock`], [`unlock`], [`break_lock`].
@@ -23,17 +23,17 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering
 pub fn publish(words: &[AtomicU64; 8], head: [u64; 2], body: &[u64]) {
     // Relaxed: `acknowledge` and `acknowledged` ordered the consumer's reads of the previous lap
     // before these stores. The consumer reads these words again only after it sees the store in
-    // `show`.
+    // `publish_first_word`.
     for (to, from) in words[2..].iter().zip(body) {
         to.store(*from, Ordering::Relaxed);
     }
     words[1].store(head[1], Ordering::Relaxed);
-    show(words, head[0]);
+    publish_first_word(words, head[0]);
 }
 
 /// Producer of a ring: stores the first word of a slot that is filled otherwise.
 #[inline]
-pub fn show(words: &[AtomicU64; 8], first: u64) {
+pub fn publish_first_word(words: &[AtomicU64; 8], first: u64) {
     // Release: pairs with the Acquire loads in `is_published` and `head`, which make the slot's
     // other words visible.
     words[0].store(first, Ordering::Release);
@@ -48,8 +48,8 @@ pub fn is_published(words: &[AtomicU64; 8], seq: u32) -> bool {
 /// Consumer of a ring: the head of slot `seq` if it was published. The body may be read afterwards.
 #[inline]
 pub fn head(words: &[AtomicU64; 8], seq: u32) -> Option<[u64; 2]> {
-    // Acquire: pairs with the Release in `show`, so that the following Relaxed loads read the
-    // published words.
+    // Acquire: pairs with the Release in `publish_first_word`, so that the following Relaxed loads
+    // read the published words.
     let first = words[0].load(Ordering::Acquire);
     (first as u32 == seq).then(|| [first, words[1].load(Ordering::Relaxed)])
 }
@@ -94,7 +94,7 @@ impl EmptyPolls {
     /// Records that a poller found nothing while the consumer expected slot `next`. Returns true
     /// for the last of `most` looks, whose poller acknowledges.
     #[inline]
-    pub fn look(&self, next: u32, most: u32) -> bool {
+    pub fn record_empty(&self, next: u32, most: u32) -> bool {
         let word = self.0.load(Ordering::Relaxed);
         let looks = if (word >> 32) as u32 == next { word as u32 + 1 } else { 1 };
         if looks <= most {
@@ -148,7 +148,7 @@ pub fn take_bits(word: &AtomicU64, mut f: impl FnMut(usize)) {
 /// wakes the owner if `bit` of the owner's attention asks for it. `barrier` is one half of a full
 /// barrier; the owner's half is in `mark_cold` and [`Alert::raise`].
 #[inline]
-pub fn tell(
+pub fn notify_owner(
     hot: &AtomicU32,
     attention: &AtomicU32,
     bit: u32,
@@ -174,8 +174,8 @@ pub fn tell(
     }
 }
 
-/// As `tell`, for arrivals without an arrival flag: calls `wake` if `bit` of the owner's attention
-/// asks for it. The caller has passed the barrier.
+/// As `notify_owner`, for arrivals without an arrival flag: calls `wake` if `bit` of the owner's
+/// attention asks for it. The caller has passed the barrier.
 #[inline]
 pub fn tell_attentive(attention: &AtomicU32, bit: u32, wake: impl FnOnce()) {
     // Relaxed: the caller's barrier orders the published data before this load. It pairs with the
@@ -216,7 +216,8 @@ pub fn prepare_sleep(alarm: &AtomicU32) -> u32 {
 /// ring afterwards. Slots of a producer that still saw the ring as hot are visible by then.
 pub fn mark_cold(hot: &AtomicU32, barrier: impl FnOnce()) {
     hot.store(0, Ordering::Relaxed);
-    // The barrier orders the store before the caller's look; pairs with the barrier in `tell`.
+    // The barrier orders the store before the caller's look; pairs with the barrier in
+    // `notify_owner`.
     barrier();
 }
 

@@ -59,7 +59,7 @@ impl Ring {
 
     /// Producer: the consumer's claim of how far it has processed the ring.
     #[inline]
-    pub fn told(&self) -> Unchecked<u32> {
+    pub fn claimed_progress(&self) -> Unchecked<u32> {
         Unchecked::new(protocol::acknowledged(self.acked().word()))
     }
 
@@ -89,7 +89,7 @@ impl Ring {
 
     /// Producer: publishes one piece in slot `head.seq`.
     #[inline]
-    pub fn put(&self, head: &Head, body: &[u64]) {
+    pub fn publish_piece(&self, head: &Head, body: &[u64]) {
         protocol::publish(self.slot(head.seq).words.word(), head.emit(), body);
     }
 
@@ -101,14 +101,14 @@ impl Ring {
 
     /// Consumer: head and body words of slot `seq`; `None`: not published yet.
     #[inline]
-    pub fn take(&self, seq: u32) -> Option<([u64; 2], Body)> {
+    pub fn take_piece(&self, seq: u32) -> Option<([u64; 2], Body)> {
         let (head, body) = protocol::consume(self.slot(seq).words.word(), seq)?;
         Some((head, Body::new(body)))
     }
 
-    /// Producer: fills the slot of `head`, except word 0, which [`Ring::show`] stores. `from` has
-    /// at most `SEND_INLINE` bytes. Returns false if the source memory is unmapped; the slot must
-    /// not be shown then.
+    /// Producer: fills the slot of `head`, except word 0, which [`Ring::publish_filled`] stores.
+    /// `from` has at most `SEND_INLINE` bytes. Returns false if the source memory is unmapped; the
+    /// slot must not be shown then.
     #[inline(always)]
     #[must_use]
     pub fn fill(&self, head: ShortHead, from: Range) -> bool {
@@ -130,8 +130,8 @@ impl Ring {
 
     /// Producer: publishes the filled slot of `head`.
     #[inline]
-    pub fn show(&self, head: ShortHead) {
-        protocol::show(self.slot(head.seq()).words.word(), head.0[0]);
+    pub fn publish_filled(&self, head: ShortHead) {
+        protocol::publish_first_word(self.slot(head.seq()).words.word(), head.0[0]);
     }
 
     /// Consumer: the head of slot `seq`; `None`: not published yet.
@@ -197,10 +197,10 @@ mod tests {
     fn a_slot_is_seen_once_it_is_whole_and_not_a_lap_later() {
         let ring = mock::view().qp_ring(3).expect("mapped");
         assert!(!ring.ready(RING_SLOTS));
-        ring.put(&head(RING_SLOTS), &[42]);
-        let (words, body) = ring.take(RING_SLOTS).expect("published");
+        ring.publish_piece(&head(RING_SLOTS), &[42]);
+        let (words, body) = ring.take_piece(RING_SLOTS).expect("published");
         assert_eq!(Head::parse(words), Some(head(RING_SLOTS)));
-        assert!(body.word(0).is(42));
+        assert!(body.word(0).equals(42));
         assert!(!ring.ready(2 * RING_SLOTS), "same slot, next lap");
     }
 
@@ -231,7 +231,7 @@ mod tests {
                 };
                 assert!(ring.fill(short, from));
                 assert!(ring.head(seq).is_none(), "not shown yet");
-                ring.show(short);
+                ring.publish_filled(short);
                 ring.copy_payload(seq, to);
                 assert_eq!(ring.head(seq).and_then(|short| Head::parse(short.0)), Some(head));
                 let mut wanted = [0u8; 64];
@@ -245,11 +245,11 @@ mod tests {
     fn a_slot_filled_piece_by_piece_reads_as_one_put_at_once() {
         let ring = mock::view().qp_ring(2).expect("mapped");
         let text = *b"elevenbytes";
-        let head = ShortHead::from(1, 0).with(RING_SLOTS, text.len(), None, false);
+        let head = ShortHead::from(1, 0).for_send(RING_SLOTS, text.len(), None, false);
         // SAFETY: as many bytes as the text has; only read.
         assert!(ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) }));
-        ring.show(head);
-        let (_, body) = ring.take(RING_SLOTS).expect("shown");
+        ring.publish_filled(head);
+        let (_, body) = ring.take_piece(RING_SLOTS).expect("shown");
         let words = (0..BODY_WORDS).map(|at| body.word(at).as_said());
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         assert_eq!(bytes[..11], text);
@@ -259,9 +259,9 @@ mod tests {
     fn two_words_are_found_as_they_were_put() {
         let ring = mock::view().qp_ring(2).expect("mapped");
         let bounced = BounceBuffer { chunk: 3, len: 4, total: 5 };
-        let head = ShortHead::from(1, 0).with(RING_SLOTS, 0, None, false).chunked();
+        let head = ShortHead::from(1, 0).for_send(RING_SLOTS, 0, None, false).chunked();
         ring.fill_words(head, bounced.emit());
-        ring.show(head);
+        ring.publish_filled(head);
         assert!(ring.head(RING_SLOTS).is_some_and(ShortHead::is_chunked));
         assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Unchecked::as_said), Some(bounced));
     }

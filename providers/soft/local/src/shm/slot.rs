@@ -191,7 +191,7 @@ impl Head {
 
     /// Whether the head has `flag`.
     #[inline]
-    pub const fn has(&self, flag: u8) -> bool {
+    pub const fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
@@ -265,10 +265,10 @@ pub struct ShortHead(pub [u64; 2]);
 impl ShortHead {
     /// A SEND, inline, first and last piece, with no flags except perhaps immediate data and
     /// solicited event.
-    const KIND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
+    const COMMON_BITS: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
     const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
-    /// As `KIND`, but with the payload in a chunk.
-    const CHUNKED: u64 = Self::KIND | (PayloadLocation::Chunk as u64) << 4;
+    /// As `COMMON_BITS`, but with the payload in a chunk.
+    const CHUNKED: u64 = Self::COMMON_BITS | (PayloadLocation::Chunk as u64) << 4;
     const ACK_SHIFT: u32 = 50;
 
     /// The bits that all heads from one QP with the same acknowledgement share.
@@ -276,12 +276,12 @@ impl ShortHead {
     pub const fn from(src_qpn: u32, ack: u32) -> Self {
         let ack = (ack & ACK_MASK) as u64;
         let sender = (src_qpn as u64 & 0xff_ffff) << 32;
-        Self([Self::KIND << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
+        Self([Self::COMMON_BITS << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
     }
 
     /// The head of one SEND, from the common bits of `from`.
     #[inline]
-    pub const fn with(self, seq: u32, len: usize, imm: Option<u32>, solicited: bool) -> Self {
+    pub const fn for_send(self, seq: u32, len: usize, imm: Option<u32>, solicited: bool) -> Self {
         let solicited = (solicited as u64 * SOLICITED as u64) << 38;
         let (flag, imm) = match imm {
             Some(imm) => ((IMM as u64) << 38, imm as u64),
@@ -296,7 +296,7 @@ impl ShortHead {
     #[inline]
     pub const fn chunked(self) -> Self {
         let Self([first, second]) = self;
-        Self([first | (Self::CHUNKED ^ Self::KIND) << 32, second])
+        Self([first | (Self::CHUNKED ^ Self::COMMON_BITS) << 32, second])
     }
 
     /// Whether the head is a SEND of one piece in a chunk.
@@ -314,7 +314,7 @@ impl ShortHead {
     /// Whether the head is a SEND of one piece inside its slot.
     #[inline]
     pub const fn is_one(self) -> bool {
-        self.0[0] >> 32 & Self::KIND_MASK == Self::KIND
+        self.0[0] >> 32 & Self::KIND_MASK == Self::COMMON_BITS
     }
 
     /// Whether the head is of the same kind as `first`, a one-slot SEND: same sender, same
@@ -422,16 +422,16 @@ mod tests {
                 let chunked = op == Op::Send && carrier == PayloadLocation::Chunk && plain;
                 assert_eq!(short.is_chunked(), chunked, "{head:?}");
                 assert_eq!(short.len(), usize::from(count));
-                assert_eq!(short.imm(), head.has(IMM).then_some(5));
-                assert_eq!(short.is_solicited(), head.has(SOLICITED));
+                assert_eq!(short.imm(), head.has_flag(IMM).then_some(5));
+                assert_eq!(short.is_solicited(), head.has_flag(SOLICITED));
                 assert_eq!((short.src_qpn(), short.ack()), (0xab_cdef, 0x37_1234));
                 if wanted {
                     let same = ShortHead::from(head.src_qpn, head.ack);
-                    let imm = head.has(IMM).then_some(5);
-                    let made = same.with(seq, 48, imm, head.has(SOLICITED));
+                    let imm = head.has_flag(IMM).then_some(5);
+                    let made = same.for_send(seq, 48, imm, head.has_flag(SOLICITED));
                     let without = Head { imm: imm.unwrap_or(0), ..head };
                     assert_eq!((made.0, made.seq()), (without.emit(), 7));
-                    let made = same.with(seq, 0, imm, head.has(SOLICITED)).chunked();
+                    let made = same.for_send(seq, 0, imm, head.has_flag(SOLICITED)).chunked();
                     let without = Head { carrier: PayloadLocation::Chunk, count: 0, ..without };
                     assert_eq!(made.0, without.emit());
                 }

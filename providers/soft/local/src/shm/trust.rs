@@ -101,7 +101,7 @@ impl<T: Copy + PartialEq> Unchecked<T> {
 
     /// Whether the claim equals `value`.
     #[inline(always)]
-    pub fn is(self, value: T) -> bool {
+    pub fn equals(self, value: T) -> bool {
         self.0 == value
     }
 
@@ -132,6 +132,6 @@ mod tests {
         assert_eq!(Unchecked::new(6).at_most(5), None);
         assert_eq!(Unchecked::new(u32::MAX).at_most(5), None);
         assert_eq!(Unchecked::new(3).check(|n| (n % 2 == 0).then_some(n)), None);
-        assert!(Unchecked::new(3).is(3) && !Unchecked::new(3).is(4));
+        assert!(Unchecked::new(3).equals(3) && !Unchecked::new(3).equals(4));
     }
 }

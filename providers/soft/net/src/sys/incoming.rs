@@ -170,7 +170,7 @@ pub(crate) fn error_queue(fd: BorrowedFd<'_>) -> io::Result<(Name, Control)> {
 ///
 /// # Errors
 /// None ([`WouldBlock`](io::ErrorKind::WouldBlock)), or the socket's error.
-pub(crate) fn sent(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
+pub(crate) fn read_error_datagram(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
     // SAFETY: an exclusively borrowed slice, with its length.
     let len = unsafe { libc::recv(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), flags) };

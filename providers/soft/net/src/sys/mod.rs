@@ -5,7 +5,7 @@ mod incoming;
 pub(crate) mod option;
 mod outgoing;
 
-pub(crate) use incoming::{Incoming, Received, error_queue, sent};
+pub(crate) use incoming::{Incoming, Received, error_queue, read_error_datagram};
 pub use outgoing::Bytes;
 pub(crate) use outgoing::{DatagramPart, DatagramParts, Outgoing, send_connected, send_piece};
 

@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 pub struct Bytes<'a> {
     start: *const u8,
     len: usize,
-    lives: PhantomData<&'a [u8]>,
+    lifetime: PhantomData<&'a [u8]>,
 }
 
 // SAFETY: a shared slice of bytes that no code here reads; only the kernel gets its address.
@@ -28,7 +28,7 @@ impl Bytes<'_> {
     /// While the memory is mapped during `'a`, the kernel may read it and send it to the peer.
     #[must_use]
     pub const unsafe fn new(start: *const u8, len: usize) -> Self {
-        Self { start, len, lives: PhantomData }
+        Self { start, len, lifetime: PhantomData }
     }
 
     /// Length in bytes.
@@ -46,7 +46,7 @@ impl Bytes<'_> {
 
 impl<'a> From<&'a [u8]> for Bytes<'a> {
     fn from(bytes: &'a [u8]) -> Self {
-        Self { start: bytes.as_ptr(), len: bytes.len(), lives: PhantomData }
+        Self { start: bytes.as_ptr(), len: bytes.len(), lifetime: PhantomData }
     }
 }
 
@@ -60,7 +60,7 @@ impl fmt::Debug for Bytes<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum DatagramPart<'a> {
     /// Bytes of the batch itself: offset and length.
-    Own(u32, u32),
+    Copied(u32, u32),
     /// Borrowed bytes.
     Outside(Bytes<'a>),
 }
@@ -89,8 +89,8 @@ impl Outgoing {
         Self { headers: Vec::with_capacity(messages), iovecs: Vec::with_capacity(parts) }
     }
 
-    /// Sends messages; [`DatagramPart::Own`] refers to `own`. Returns how many the kernel accepted,
-    /// at least one.
+    /// Sends messages; [`DatagramPart::Copied`] refers to `copied_bytes`. Returns how many the
+    /// kernel accepted, at least one.
     ///
     /// # Errors
     /// The error of the first message.
@@ -111,7 +111,7 @@ impl Outgoing {
             let mut end = std::ptr::null();
             for part in datagram.parts {
                 let (start, len) = match *part {
-                    DatagramPart::Own(at, len) => {
+                    DatagramPart::Copied(at, len) => {
                         let bytes = own.get(at as usize..).and_then(|own| own.get(..len as usize));
                         let bytes = bytes.unwrap_or_default();
                         (bytes.as_ptr(), bytes.len())

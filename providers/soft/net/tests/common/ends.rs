@@ -24,8 +24,9 @@ impl Ends {
         let mut sender = Sender::new(segment);
         assert_eq!(sender.segments(), segment, "this kernel cuts datagrams");
         let (interface, traffic_class, hop_limit) = (0, CLASS, HOPS);
-        let target = Target { from: address, to: address, interface, traffic_class, hop_limit };
-        let lane = sender.lane(address, 0x1234).expect("a lane");
+        let target =
+            Target { source: address, destination: address, interface, traffic_class, hop_limit };
+        let lane = sender.select_lane(address, 0x1234).expect("a lane");
         let path = Path::new(&target, lane).expect("a path").to_port(port);
         Self { sender, receiver, address, port, target, path }
     }

@@ -70,8 +70,9 @@ impl Host {
             lose_at(&receiver, lose);
         }
         let mut sender = Sender::new(offloads);
-        let lane = sender.lane(to, 0x1122).expect("a lane");
-        let target = Target { from, to, interface: 0, traffic_class: 0, hop_limit: 0 };
+        let lane = sender.select_lane(to, 0x1122).expect("a lane");
+        let target =
+            Target { source: from, destination: to, interface: 0, traffic_class: 0, hop_limit: 0 };
         let path = Path::new(&target, lane).expect("a path");
         let addresses = Addresses::new(from, to).expect("one family");
         let qpn = |near: bool| Qpn::new(if near { 0x11 } else { 0x22 });
@@ -148,8 +149,10 @@ impl Host {
         let came = !datagrams.is_empty();
         for datagram in datagrams {
             self.datagrams += 1;
-            let Some(addresses) = Addresses::new(datagram.from.ip(), datagram.to) else { continue };
-            let source_port = datagram.from.port();
+            let Some(addresses) = Addresses::new(datagram.source.ip(), datagram.destination) else {
+                continue;
+            };
+            let source_port = datagram.source.port();
             let congested = datagram.ecn() == Ecn::Congested;
             let mut identification = 0;
             for bytes in datagram.packets() {
@@ -195,16 +198,16 @@ impl Host {
             let ecn = if transmit.ecn_capable { Ecn::Capable } else { Ecn::NotCapable };
             let around = transmit.padding + ICRC_LEN;
             let whole = transmit.head.len() + payload.len() + around;
-            if batch.len() == BATCH || batch.place(path, ecn, whole).is_none() {
+            if batch.len() == BATCH || batch.reserve(path, ecn, whole).is_none() {
                 self.refused += batch.send().refused as u64;
             }
-            let place = batch.place(path, ecn, whole).expect("room");
+            let place = batch.reserve(path, ecn, whole).expect("room");
             let mut trailer = [0; 3 + ICRC_LEN];
             let envelope = CoveredHeaders { identification: place.identification(), ..*envelope };
             let icrc = envelope.icrc(&transmit.head, &[payload, &[0; 3][..transmit.padding]]);
             trailer[transmit.padding..around].copy_from_slice(&icrc);
             place
-                .put(&transmit.head, &[Bytes::from(payload)], &trailer[..around])
+                .fill(&transmit.head, &[Bytes::from(payload)], &trailer[..around])
                 .expect("as long as said");
         }
         if !batch.is_empty() {
@@ -266,17 +269,17 @@ impl ReceiveState<'_> {
         let packet = arrival.packet;
         match qp.receive(now, arrival) {
             Step::Done | Step::Dropped(_) => {}
-            Step::Place { work, offset, payload } => {
+            Step::PlaceResponse { work, offset, payload } => {
                 let at = self.places[work as usize % WORKS] + offset as usize;
                 self.memory[at..at + payload.len()].copy_from_slice(&packet[payload]);
             }
             Step::Original { value, .. } => self.originals.push_back(value),
-            Step::Hold(place) => {
+            Step::HoldPacket(place) => {
                 let kept = &mut self.held[usize::from(place)];
                 kept.clear();
                 kept.extend_from_slice(packet);
             }
-            Step::Ask(ask) => {
+            Step::AskCaller(ask) => {
                 let answer = self.answer(ask, packet);
                 qp.answer(answer);
             }
@@ -293,7 +296,7 @@ impl ReceiveState<'_> {
                     self.inbox.push_back((*self.current, tail));
                 }
             }
-            ResponderRequest::Place { region, offset, payload, first, last, .. } => {
+            ResponderRequest::Write { region, offset, payload, first, last, .. } => {
                 if first && !allows(&region) {
                     return ResponderReply::Refused(Refusal::RemoteAccess);
                 }

@@ -37,8 +37,8 @@ pub(crate) fn receive(receiver: &mut Receiver, count: usize) -> Vec<ReceivedPack
             let merged = datagram.packets().len() > 1;
             all.extend(datagram.packets().map(|bytes| ReceivedPacket {
                 bytes: bytes.to_vec(),
-                from: datagram.from,
-                to: datagram.to,
+                from: datagram.source,
+                to: datagram.destination,
                 traffic_class: datagram.traffic_class,
                 hop_limit: datagram.hop_limit,
                 merged,
@@ -57,14 +57,14 @@ pub(crate) fn body(seed: usize, len: usize) -> Vec<u8> {
 pub(crate) fn put<'p>(batch: &mut Batch<'_, 'p>, path: &Path, ecn: Ecn, payload: &'p [u8]) {
     let head = [4; 12];
     let envelope_of = path_envelope(path);
-    let place = batch.place(path, ecn, head.len() + payload.len() + 4).expect("room");
+    let place = batch.reserve(path, ecn, head.len() + payload.len() + 4).expect("room");
     let envelope = CoveredHeaders { identification: place.identification(), ..envelope_of };
     let icrc = envelope.icrc(&head, &[payload]);
-    place.put(&head, &[Bytes::from(payload)], &icrc).expect("as long as said");
+    place.fill(&head, &[Bytes::from(payload)], &icrc).expect("as long as said");
 }
 
 fn path_envelope(path: &Path) -> CoveredHeaders {
     let target = path.target();
-    let addresses = Addresses::new(target.from, target.to).expect("one family");
+    let addresses = Addresses::new(target.source, target.destination).expect("one family");
     CoveredHeaders { addresses, source_port: path.source_port(), identification: 0 }
 }

@@ -33,28 +33,28 @@ enum QueuedResponse {
     },
     Selective {
         psn: Psn,
-        held: HeldPackets,
+        held_packets: HeldPackets,
     },
     /// The rest of a READ.
     Read {
         read: u64,
         psn: Psn,
-        rest: Reth,
+        remaining: Reth,
         begun: bool,
         msn: Number,
-        again: bool,
+        is_repeated: bool,
     },
     Atomic {
         psn: Psn,
         value: u64,
         msn: Number,
-        again: bool,
+        is_repeated: bool,
     },
     /// The response to FLUSH or ATOMIC WRITE.
     Empty {
         psn: Psn,
         msn: Number,
-        again: bool,
+        is_repeated: bool,
     },
 }
 
@@ -63,7 +63,7 @@ enum QueuedResponse {
 struct SavedResult {
     psn: Psn,
     packets: u32,
-    what: ResultKind,
+    result: ResultKind,
 }
 
 /// The result of a request.
@@ -94,7 +94,7 @@ impl ResponseQueue {
     /// Whether the response data of `psn` are already queued.
     pub(super) fn is_queued(&self, psn: Psn, pmtu: Pmtu) -> bool {
         self.jobs.iter().any(|job| match job {
-            QueuedResponse::Read { psn: next, rest, .. } => {
+            QueuedResponse::Read { psn: next, remaining: rest, .. } => {
                 psn.after(*next).is_some_and(|index| index < pmtu.packets(rest.len))
             }
             _ => false,
@@ -166,7 +166,7 @@ impl ResponseQueue {
         if self.is_acknowledging() {
             self.jobs.pop_back();
         }
-        self.jobs.push_back(QueuedResponse::Selective { psn, held });
+        self.jobs.push_back(QueuedResponse::Selective { psn, held_packets: held });
     }
 
     /// Queues the response of the request at `psn`, and saves its result for duplicates.
@@ -179,7 +179,7 @@ impl ResponseQueue {
         msn: Number,
     ) {
         self.jobs.push_back(QueuedResponse::new(psn, read, what, msn, false));
-        self.results.push_back(SavedResult { psn, packets, what });
+        self.results.push_back(SavedResult { psn, packets, result: what });
         while self.results.len() > self.resources {
             self.results.pop_front();
         }
@@ -194,7 +194,7 @@ impl ResponseQueue {
     pub(super) fn find(&self, psn: Psn) -> Option<(ResultKind, u32)> {
         self.results.iter().rev().find_map(|result| {
             let index = psn.after(result.psn)?;
-            (index < result.packets).then_some((result.what, index))
+            (index < result.packets).then_some((result.result, index))
         })
     }
 
@@ -203,7 +203,7 @@ impl ResponseQueue {
     /// READ, behind which other responses stay valid.
     pub(super) fn abandon_read(&mut self, read: u64) -> Option<(Psn, bool)> {
         let rest = self.jobs.iter().enumerate().find_map(|(index, job)| match *job {
-            QueuedResponse::Read { read: name, psn, again, .. } if name == read => {
+            QueuedResponse::Read { read: name, psn, is_repeated: again, .. } if name == read => {
                 Some((index, psn, again))
             }
             _ => None,
@@ -245,10 +245,13 @@ impl ResponseQueue {
                 let aeth = Aeth { syndrome, msn };
                 respond(shared, psn, Response::Acknowledge(aeth), Payload::None)
             }
-            QueuedResponse::Selective { psn, held } => {
+            QueuedResponse::Selective { psn, held_packets: held } => {
                 // Packets are held only for a peer that has proved its nonce.
                 let to = shared.greeting.peer()?;
-                let message = Message::ExtensionMessage(ExtensionMessage::Selective { to, held });
+                let message = Message::ExtensionMessage(ExtensionMessage::Selective {
+                    receiver_nonce: to,
+                    held_packets: held,
+                });
                 shared.packet(psn, message, Flags::default(), Payload::None)
             }
             QueuedResponse::Atomic { psn, value, msn, .. } => {
@@ -259,7 +262,7 @@ impl ResponseQueue {
                 let only = ReadResponse::Only(Aeth { syndrome: unlimited, msn });
                 respond(shared, psn, Response::Read(only), Payload::None)
             }
-            QueuedResponse::Read { read, psn, rest, begun, msn, again } => {
+            QueuedResponse::Read { read, psn, remaining: rest, begun, msn, is_repeated: again } => {
                 self.reading = Some((read, psn, again));
                 let aeth = Aeth { syndrome: unlimited, msn };
                 let len = rest.len.min(pmtu);
@@ -273,11 +276,17 @@ impl ResponseQueue {
                 };
                 if after.len != 0 {
                     let psn = psn.add(1);
-                    let rest =
-                        QueuedResponse::Read { read, psn, rest: after, begun: true, msn, again };
+                    let rest = QueuedResponse::Read {
+                        read,
+                        psn,
+                        remaining: after,
+                        begun: true,
+                        msn,
+                        is_repeated: again,
+                    };
                     self.jobs.push_front(rest);
                 }
-                shared.congestion.sent(now, u64::from(len));
+                shared.congestion.on_sent(now, u64::from(len));
                 let payload = match len {
                     0 => Payload::None,
                     len => Payload::Region { read, part: Reth { len, ..rest } },
@@ -291,9 +300,11 @@ impl ResponseQueue {
 impl QueuedResponse {
     const fn new(psn: Psn, read: u64, what: ResultKind, msn: Number, again: bool) -> Self {
         match what {
-            ResultKind::Read(rest) => Self::Read { read, psn, rest, begun: false, msn, again },
-            ResultKind::Atomic(_, value) => Self::Atomic { psn, value, msn, again },
-            ResultKind::Empty => Self::Empty { psn, msn, again },
+            ResultKind::Read(rest) => {
+                Self::Read { read, psn, remaining: rest, begun: false, msn, is_repeated: again }
+            }
+            ResultKind::Atomic(_, value) => Self::Atomic { psn, value, msn, is_repeated: again },
+            ResultKind::Empty => Self::Empty { psn, msn, is_repeated: again },
         }
     }
 
@@ -301,9 +312,9 @@ impl QueuedResponse {
     const fn repeats(&self) -> Option<bool> {
         match self {
             Self::Acknowledge { .. } | Self::Selective { .. } => None,
-            Self::Read { again, .. } | Self::Atomic { again, .. } | Self::Empty { again, .. } => {
-                Some(*again)
-            }
+            Self::Read { is_repeated: again, .. }
+            | Self::Atomic { is_repeated: again, .. }
+            | Self::Empty { is_repeated: again, .. } => Some(*again),
         }
     }
 }

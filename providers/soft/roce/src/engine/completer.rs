@@ -70,7 +70,7 @@ impl Requester {
         };
         self.data(now, psn, aeth, shared, |work| match wanted {
             0 => Step::Done,
-            _ => Step::Place { work, offset, payload },
+            _ => Step::PlaceResponse { work, offset, payload },
         })
     }
 
@@ -94,7 +94,7 @@ impl Requester {
             self.progress(now, gain, shared);
             return Step::Dropped(DropReason::Psn);
         };
-        gain = gain.and(answered);
+        gain = gain.merged_with(answered);
         if let Some(aeth) = aeth {
             self.grant(aeth);
         }
@@ -138,8 +138,8 @@ impl Requester {
                     return Step::Done;
                 }
                 self.flight.refused_from(psn);
-                shared.congestion.missed(1);
-                self.lost(now, false, shared);
+                shared.congestion.on_new_losses(1);
+                self.handle_losses(now, false, shared);
                 self.plainly_refused();
             }
             Syndrome::Nak(nak) => {
@@ -187,10 +187,10 @@ impl Requester {
         // Evaluate both sets before inferring losses. A held packet may have been sent before an
         // acknowledged packet, if the latter was sent again.
         let before = self.flight.acknowledged(now, psn);
-        let held = self.flight.held(now, psn, held);
+        let held = self.flight.mark_held(now, psn, held);
         self.selects = true;
         self.timers.response_arrived();
-        self.progress(now, before.and(held), shared);
+        self.progress(now, before.merged_with(held), shared);
         Step::Done
     }
 

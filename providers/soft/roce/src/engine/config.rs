@@ -115,12 +115,12 @@ pub struct Tuning {
     pub ack_every: u32,
     /// Number of packets that a responder may hold behind a gap, for a peer that supports the
     /// extension. A power of two up to 256; other values are rounded down. 0: holds none.
-    pub hold: u16,
+    pub max_held_packets: u16,
     /// Send a Hello, to find out whether the peer supports the extension. A Hello of the peer is
     /// answered in any case.
     pub hello: bool,
     /// Send an acknowledgement in one packet with a request, if the peer supports the extension.
-    pub along: bool,
+    pub piggybacks_acks: bool,
     /// Upper limit of the local ACK timeout, for tests.
     pub timeout_cap: Option<Duration>,
     /// Shortest time before a probe of an unanswered packet; `None`: no probes, only the local ACK
@@ -188,8 +188,8 @@ impl Sending {
 
 impl Tuning {
     /// The number of places for held packets: a power of two, at least one.
-    pub(super) fn places(&self) -> u32 {
-        1 << self.hold.clamp(1, 256).ilog2()
+    pub(super) fn held_slots(&self) -> u32 {
+        1 << self.max_held_packets.clamp(1, 256).ilog2()
     }
 }
 
@@ -205,9 +205,9 @@ impl Default for Tuning {
         Self {
             window: 256 << 10,
             ack_every: 16,
-            hold: 256,
+            max_held_packets: 256,
             hello: true,
-            along: true,
+            piggybacks_acks: true,
             timeout_cap: None,
             probe_after: Some(Duration::from_millis(1)),
             line_rate: 12_500_000_000,

@@ -16,7 +16,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(super) struct Congestion {
     pmtu: u64,
-    most: u64,
+    max_window: u64,
     /// The bytes that may be in flight, considering other QPs that send to the same host.
     allowance: u64,
     line_rate: u64,
@@ -53,7 +53,7 @@ const HYPER: u64 = 50_000_000;
 const MIN_RISE: u64 = 20_000;
 /// Weight of the newest step in `alpha`: 1/16.
 const WEIGHT: u64 = 16;
-const ONE: u64 = 1024;
+const ALPHA_ONE: u64 = 1024;
 /// The lowest rate, 100 KB/s: thousands of flows must fit into one link.
 const SLOWEST: u64 = 100_000;
 /// The burst that may be sent at once after a pause, as a time at the current rate.
@@ -73,14 +73,14 @@ impl Congestion {
         let most = u64::from(tuning.window).max(pmtu);
         Self {
             pmtu,
-            most,
+            max_window: most,
             allowance: u64::MAX,
             line_rate: tuning.line_rate.max(SLOWEST),
             window: START.clamp(pmtu, most),
             threshold: most,
             rate: tuning.line_rate.max(SLOWEST),
             goal: tuning.line_rate.max(SLOWEST),
-            alpha: ONE,
+            alpha: ALPHA_ONE,
             steps: 0,
             stepped: Time::default(),
             ready: Time::default(),
@@ -129,7 +129,7 @@ impl Congestion {
     }
 
     /// Accounts for `bytes` that were sent.
-    pub(super) fn sent(&mut self, now: Time, bytes: u64) {
+    pub(super) fn on_sent(&mut self, now: Time, bytes: u64) {
         self.step(now);
         if self.is_paced() {
             let from = self.ready.max(Time::from_ns(
@@ -152,7 +152,7 @@ impl Congestion {
         if let Some(sample) = round_trip {
             self.path.round_trip(now, sample);
         }
-        if self.window >= self.most.min(self.allowance) {
+        if self.window >= self.max_window.min(self.allowance) {
             return;
         }
         let grown = match self.window < self.threshold {
@@ -160,17 +160,17 @@ impl Congestion {
             false if self.path.is_free() => self.window + bytes / GROWTH_DIVISOR,
             false => self.window + (bytes * self.pmtu / self.window).max(1),
         };
-        self.window = grown.min(self.most);
+        self.window = grown.min(self.max_window);
     }
 
     /// Records `packets` newly detected losses.
-    pub(super) fn missed(&mut self, packets: u32) {
-        self.path.lost(packets);
+    pub(super) fn on_new_losses(&mut self, packets: u32) {
+        self.path.record_losses(packets);
     }
 
     /// Reacts to loss, once in a window. A peer without selective acknowledgement drops packets
     /// behind the loss.
-    pub(super) fn lost(&mut self, now: Time, selective: bool) {
+    pub(super) fn on_loss(&mut self, now: Time, selective: bool) {
         let was_notified = self.notified.is_some_and(|at| now.since(at) < NOTIFICATION_EFFECT);
         if !was_notified && self.path.losses_are_random() {
             if !selective {
@@ -193,7 +193,7 @@ impl Congestion {
     }
 
     /// Reacts to a timeout without any response.
-    pub(super) fn silent(&mut self, now: Time) {
+    pub(super) fn on_silent_timeout(&mut self, now: Time) {
         self.threshold = (self.window / 2).max(2 * self.pmtu);
         self.window = self.pmtu;
         self.slow_down(now);
@@ -209,11 +209,11 @@ impl Congestion {
         self.step(now);
         if !self.is_paced() {
             self.ready = now;
-            self.alpha = ONE;
+            self.alpha = ALPHA_ONE;
         }
         self.goal = self.rate;
-        self.rate = (self.rate - self.rate * self.alpha / (2 * ONE)).max(SLOWEST);
-        self.alpha += (ONE - self.alpha) / WEIGHT;
+        self.rate = (self.rate - self.rate * self.alpha / (2 * ALPHA_ONE)).max(SLOWEST);
+        self.alpha += (ALPHA_ONE - self.alpha) / WEIGHT;
         self.steps = 0;
         self.stepped = now;
     }
@@ -254,7 +254,7 @@ mod tests {
         let mut congestion = congestion();
         for _ in 0..1000 {
             assert!(congestion.is_ready(Time::default()));
-            congestion.sent(Time::default(), 1024);
+            congestion.on_sent(Time::default(), 1024);
         }
         assert_eq!(congestion.ready_at(), None);
     }
@@ -267,7 +267,7 @@ mod tests {
         assert_eq!(congestion.rate(), line / 2);
         let mut before = congestion.rate();
         for ms in 1..200 {
-            congestion.sent(Time::from_ns(ms * 1_000_000), 1024);
+            congestion.on_sent(Time::from_ns(ms * 1_000_000), 1024);
             assert!(congestion.rate() >= before);
             before = congestion.rate();
         }
@@ -285,7 +285,7 @@ mod tests {
         let mut bytes = 0;
         while now.since(Time::default()) < STEP {
             if congestion.is_ready(now) {
-                congestion.sent(now, 1024);
+                congestion.on_sent(now, 1024);
                 bytes += 1024;
             }
             now = now.after(Duration::from_nanos(100));
@@ -299,7 +299,7 @@ mod tests {
     fn the_window_shrinks_with_loss_down_to_a_packet_and_grows_again() {
         let mut congestion = congestion();
         for _ in 0..20 {
-            congestion.lost(Time::default(), true);
+            congestion.on_loss(Time::default(), true);
         }
         assert_eq!(congestion.window(), 1024);
         assert!((SLOWEST..congestion.line_rate).contains(&congestion.rate()));
@@ -317,8 +317,8 @@ mod tests {
             let elapsed = if index < 100 { Duration::from_micros(20) } else { round_trip };
             now = now.after(elapsed / 10);
             if index % one_of == 0 {
-                congestion.missed(1);
-                congestion.lost(now, selective);
+                congestion.on_new_losses(1);
+                congestion.on_loss(now, selective);
             } else {
                 congestion.acknowledged(now, 1024, 1, Some(elapsed));
             }

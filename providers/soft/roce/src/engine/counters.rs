@@ -90,7 +90,7 @@ impl Counters {
 
     /// The sum of all counters except the first two, which count every packet. A change means that
     /// an unusual event happened.
-    pub const fn unusual(&self) -> u64 {
+    pub const fn unusual_sum(&self) -> u64 {
         macro_rules! sum {
             ($received:ident $sent:ident $($name:ident)*) => { 0_u64 $(.wrapping_add(self.$name))* };
         }

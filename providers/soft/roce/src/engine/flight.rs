@@ -38,12 +38,12 @@ struct Slot {
     /// Number of the send operation, including repeats. All PSNs of one READ request share a
     /// number.
     serial: u32,
-    at: Time,
+    sent_at: Time,
     bytes: u32,
     /// Only a response of its own completes the packet.
     wants_answer: bool,
     /// The packet was sent again, and either copy may be answered.
-    again: bool,
+    was_resent: bool,
     /// The peer refused the packet, so a response belongs to the next copy.
     refused: bool,
 }
@@ -57,7 +57,7 @@ pub(super) struct PacketsInFlight {
     /// Bytes that probes sent again since the oldest packet was answered. The first copies may be
     /// in flight too.
     copied_bytes: u64,
-    lost: u32,
+    lost_count: u32,
     serial: u32,
     /// The packet sent last among those that arrived.
     newest: Option<NewestArrival>,
@@ -69,7 +69,7 @@ struct NewestArrival {
     serial: u32,
     psn: Psn,
     /// When the packet was sent.
-    at: Time,
+    sent_at: Time,
 }
 
 /// The effect of one response.
@@ -83,30 +83,38 @@ pub(super) struct AckProgress {
     pub(super) round_trip: Option<Duration>,
     /// One of the packets was sent again. Which copy was answered is unknown, and later packets
     /// waited for it.
-    again: bool,
+    was_resent: bool,
 }
 
 impl AckProgress {
     /// Combines the effects of two parts of one response.
-    pub(super) fn and(self, other: Self) -> Self {
+    pub(super) fn merged_with(self, other: Self) -> Self {
         Self {
             bytes: self.bytes + other.bytes,
             packets: self.packets + other.packets,
             round_trip: other.round_trip.or(self.round_trip),
-            again: self.again || other.again,
+            was_resent: self.was_resent || other.was_resent,
         }
     }
 
     /// The round-trip time, if this response measures one (Karn's rule).
     pub(super) fn sample(&self) -> Option<Duration> {
-        self.round_trip.filter(|_| !self.again)
+        self.round_trip.filter(|_| !self.was_resent)
     }
 }
 
 impl PacketsInFlight {
     pub(super) fn new(base: Psn) -> Self {
         let slots = VecDeque::new();
-        Self { base, slots, flying_bytes: 0, copied_bytes: 0, lost: 0, serial: 0, newest: None }
+        Self {
+            base,
+            slots,
+            flying_bytes: 0,
+            copied_bytes: 0,
+            lost_count: 0,
+            serial: 0,
+            newest: None,
+        }
     }
 
     /// The oldest unanswered PSN.
@@ -144,18 +152,19 @@ impl PacketsInFlight {
     }
 
     /// Records that `count` PSNs of `bytes` each were sent.
-    pub(super) fn sent(&mut self, now: Time, count: u32, bytes: u32, wants_answer: bool) {
+    pub(super) fn record_sent(&mut self, now: Time, count: u32, bytes: u32, wants_answer: bool) {
         self.serial = self.serial.wrapping_add(1);
         let (serial, state) = (self.serial, PacketState::Flying);
         let (again, refused) = (false, false);
-        let slot = Slot { state, serial, at: now, bytes, wants_answer, again, refused };
+        let slot =
+            Slot { state, serial, sent_at: now, bytes, wants_answer, was_resent: again, refused };
         self.slots.extend((0..count).map(|_| slot));
         self.flying_bytes += u64::from(count) * u64::from(bytes);
     }
 
     /// Whether a PSN must be sent again.
     pub(super) fn has_lost(&self) -> bool {
-        self.lost != 0
+        self.lost_count != 0
     }
 
     /// The first PSN that must be sent again.
@@ -192,12 +201,13 @@ impl PacketsInFlight {
                 continue;
             }
             if slot.state == PacketState::Lost {
-                self.lost -= 1;
+                self.lost_count -= 1;
                 self.flying_bytes += u64::from(slot.bytes);
             }
             let again = !slot.refused;
             let state = PacketState::Flying;
-            *slot = Slot { state, serial, at: now, again, refused: false, ..*slot };
+            *slot =
+                Slot { state, serial, sent_at: now, was_resent: again, refused: false, ..*slot };
         }
     }
 
@@ -207,7 +217,7 @@ impl PacketsInFlight {
         let count = psn.after(self.base).unwrap_or(0).min(self.len());
         for index in 0..count {
             if self.slots.get(index as usize).is_some_and(|slot| !slot.wants_answer) {
-                self.done(now, index, &mut gain);
+                self.mark_acknowledged(now, index, &mut gain);
             }
         }
         gain
@@ -222,11 +232,11 @@ impl PacketsInFlight {
             return None;
         }
         let mut gain = AckProgress::default();
-        self.done(now, index, &mut gain);
+        self.mark_acknowledged(now, index, &mut gain);
         Some(gain)
     }
 
-    fn done(&mut self, now: Time, index: u32, gain: &mut AckProgress) {
+    fn mark_acknowledged(&mut self, now: Time, index: u32, gain: &mut AckProgress) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         let before = std::mem::replace(&mut slot.state, PacketState::Done);
         if before != PacketState::Done && before != PacketState::HeldPackets {
@@ -237,17 +247,19 @@ impl PacketsInFlight {
     /// Records the arrival of the packet at `index`, whose state was `before`.
     fn arrived(&mut self, now: Time, index: u32, before: PacketState, gain: &mut AckProgress) {
         let psn = self.base.add(index);
-        let Some(&Slot { serial, at, bytes, again, .. }) = self.slots.get(index as usize) else {
+        let Some(&Slot { serial, sent_at: at, bytes, was_resent: again, .. }) =
+            self.slots.get(index as usize)
+        else {
             return;
         };
         match before {
             PacketState::Flying => self.flying_bytes -= u64::from(bytes),
-            PacketState::Lost => self.lost -= 1,
+            PacketState::Lost => self.lost_count -= 1,
             PacketState::Done | PacketState::HeldPackets => {}
         }
         gain.bytes += u64::from(bytes);
         gain.packets += 1;
-        gain.again |= again;
+        gain.was_resent |= again;
         if !again {
             gain.round_trip = Some(now.since(at));
         }
@@ -256,12 +268,12 @@ impl PacketsInFlight {
             ahead > 0 || (ahead == 0 && psn.since(other.psn) > 0)
         };
         if self.newest.is_none_or(newer) {
-            self.newest = Some(NewestArrival { serial, psn, at });
+            self.newest = Some(NewestArrival { serial, psn, sent_at: at });
         }
     }
 
     /// Marks the packets that the peer holds behind `gap`.
-    pub(super) fn held(&mut self, now: Time, gap: Psn, held: &HeldPackets) -> AckProgress {
+    pub(super) fn mark_held(&mut self, now: Time, gap: Psn, held: &HeldPackets) -> AckProgress {
         let mut gain = AckProgress::default();
         let Some(skip) = gap.after(self.base) else { return gain };
         let index_of = |bit| skip.saturating_add(1).saturating_add(bit);
@@ -286,7 +298,7 @@ impl PacketsInFlight {
             if slot.state != PacketState::Flying {
                 continue;
             }
-            let behind = newest.behind(slot, patience);
+            let behind = newest.proves_loss_of(slot, patience);
             let before = newest.psn.since(self.base.add(index));
             let reordering = REORDERING.cast_signed();
             if behind || (newest.serial == slot.serial && before >= reordering) {
@@ -296,7 +308,7 @@ impl PacketsInFlight {
                 missed.answers += u32::from(slot.wants_answer);
             }
         }
-        self.lost += missed.packets;
+        self.lost_count += missed.packets;
         missed
     }
 
@@ -306,7 +318,7 @@ impl PacketsInFlight {
         self.copied_bytes = 0;
         let skip = psn.after(self.base).unwrap_or(0);
         for index in skip..self.len() {
-            self.lose(index);
+            self.mark_lost(index);
         }
     }
 
@@ -343,10 +355,10 @@ impl PacketsInFlight {
         let flying =
             self.slots.get(index as usize).filter(|slot| slot.state == PacketState::Flying);
         self.copied_bytes += flying.map_or(0, |slot| u64::from(slot.bytes));
-        self.lose(index);
+        self.mark_lost(index);
     }
 
-    fn lose(&mut self, index: u32) {
+    fn mark_lost(&mut self, index: u32) {
         let Some(slot) = self.slots.get_mut(index as usize) else { return };
         match slot.state {
             PacketState::Done | PacketState::Lost => return,
@@ -354,7 +366,7 @@ impl PacketsInFlight {
             PacketState::HeldPackets => {}
         }
         slot.state = PacketState::Lost;
-        self.lost += 1;
+        self.lost_count += 1;
     }
 
     /// Removes answered packets at the base. Returns whether any was removed.
@@ -377,7 +389,8 @@ impl PacketsInFlight {
     pub(super) fn has_suspects(&self, patience: Duration) -> bool {
         let Some(newest) = self.newest else { return false };
         let oldest = self.slots.front();
-        newest.psn.since(self.base) > 0 || oldest.is_some_and(|slot| newest.behind(slot, patience))
+        newest.psn.since(self.base) > 0
+            || oldest.is_some_and(|slot| newest.proves_loss_of(slot, patience))
     }
 }
 
@@ -391,9 +404,10 @@ pub(super) struct DetectedLosses {
 
 impl NewestArrival {
     /// Whether `slot` was sent so long before this packet that it should have arrived.
-    fn behind(&self, slot: &Slot, patience: Duration) -> bool {
+    fn proves_loss_of(&self, slot: &Slot, patience: Duration) -> bool {
         let packets = self.serial.wrapping_sub(slot.serial).cast_signed();
-        packets >= REORDERING.cast_signed() || (packets > 0 && self.at.since(slot.at) >= patience)
+        packets >= REORDERING.cast_signed()
+            || (packets > 0 && self.sent_at.since(slot.sent_at) >= patience)
     }
 }
 
@@ -406,7 +420,7 @@ mod tests {
 
     fn flight(packets: u32) -> PacketsInFlight {
         let mut flight = PacketsInFlight::new(Psn::new(0xff_fff0));
-        (0..packets).for_each(|_| flight.sent(Time::default(), 1, 100, false));
+        (0..packets).for_each(|_| flight.record_sent(Time::default(), 1, 100, false));
         flight
     }
 
@@ -437,7 +451,7 @@ mod tests {
         [2, 3, 4, 5].into_iter().for_each(|index| held.insert(index));
         flight.acknowledged(NOW, psn(1));
         flight.advance();
-        flight.held(NOW, flight.base(), &held);
+        flight.mark_held(NOW, flight.base(), &held);
         assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 3, "1, 2 and 3 are missing");
         assert_eq!((flight.first_lost(), flight.last_lost(psn(1), 9)), (Some(psn(1)), Some(3)));
         for index in 1..4 {
@@ -454,7 +468,7 @@ mod tests {
         let mut flight = flight(4);
         let mut held = HeldPackets::NONE;
         held.insert(0);
-        flight.held(NOW, flight.base(), &held);
+        flight.mark_held(NOW, flight.base(), &held);
         assert_eq!(flight.infer_lost(ROUND_TRIP).packets, 0);
     }
 
@@ -477,7 +491,7 @@ mod tests {
         let mut flight = flight(3);
         let mut held = HeldPackets::NONE;
         held.insert(0);
-        let gain = flight.held(NOW, psn(0), &held);
+        let gain = flight.mark_held(NOW, psn(0), &held);
         assert_eq!((gain.sample(), gain.packets), (Some(Duration::from_micros(1)), 1));
         flight.lose_oldest();
         let second = Time::from_ns(1_000_000_000);
@@ -498,7 +512,7 @@ mod tests {
     #[test]
     fn later_responses_reveal_lost_read_responses() {
         let mut flight = PacketsInFlight::new(psn(0));
-        flight.sent(Time::default(), 10, 1024, true);
+        flight.record_sent(Time::default(), 10, 1024, true);
         assert_eq!(flight.acknowledged(NOW, psn(10)).bytes, 0, "only data will do");
         assert_eq!(flight.answered(NOW, psn(5)).map(|gain| gain.bytes), Some(1024));
         assert_eq!(flight.answered(NOW, psn(5)), None, "once");
@@ -512,7 +526,7 @@ mod tests {
         let mut flight = flight(5);
         let mut held = HeldPackets::NONE;
         held.insert(1);
-        flight.held(NOW, flight.base(), &held);
+        flight.mark_held(NOW, flight.base(), &held);
         flight.lose_from(psn(0));
         assert_eq!((flight.last_lost(psn(0), 9), flight.bytes()), (Some(5), 0));
         flight.resent(NOW, psn(0), 5);
@@ -538,7 +552,7 @@ mod tests {
     #[test]
     fn the_oldest_read_is_requested_again_as_a_whole() {
         let mut flight = flight(1);
-        flight.sent(Time::default(), 4, 10, true);
+        flight.record_sent(Time::default(), 4, 10, true);
         flight.lose_oldest();
         assert_eq!(flight.last_lost(psn(0), 9), Some(1));
         flight.acknowledged(NOW, psn(1));

@@ -11,7 +11,7 @@ use crate::wire::{ExtensionMessage, Nonce};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Greeting {
     /// `None`: this end does not speak the extension.
-    own: Option<Nonce>,
+    own_nonce: Option<Nonce>,
     /// The peer's nonce, once the peer has repeated ours.
     peer: Option<Nonce>,
     /// The nonce to which the last Welcome was sent.
@@ -22,7 +22,7 @@ pub(super) struct Greeting {
 
 impl Greeting {
     pub(super) const fn new(own: Option<Nonce>) -> Self {
-        Self { own, peer: None, welcomed: None, answer: None }
+        Self { own_nonce: own, peer: None, welcomed: None, answer: None }
     }
 
     /// The peer's nonce, if the peer has proved that it supports the extension.
@@ -37,46 +37,50 @@ impl Greeting {
 
     /// Whether the reserved header bits are those that this end announced.
     pub(super) fn is_proved(&self, proof: u16) -> bool {
-        self.own.is_some_and(|own| own.proof() == proof)
+        self.own_nonce.is_some_and(|own| own.proof() == proof)
     }
 
     /// Whether a packet of the extension is credible: it repeats our nonce, or is a Hello.
     pub(super) fn admits(&self, ours: &ExtensionMessage) -> bool {
         match *ours {
-            ExtensionMessage::Hello { .. } => self.own.is_some(),
-            ExtensionMessage::Welcome { to, .. }
-            | ExtensionMessage::Confirm { to, .. }
-            | ExtensionMessage::Selective { to, .. }
-            | ExtensionMessage::PiggybackedAck { to, .. } => self.own == Some(to),
+            ExtensionMessage::Hello { .. } => self.own_nonce.is_some(),
+            ExtensionMessage::Welcome { receiver_nonce: to, .. }
+            | ExtensionMessage::Confirm { receiver_nonce: to, .. }
+            | ExtensionMessage::Selective { receiver_nonce: to, .. }
+            | ExtensionMessage::PiggybackedAck { receiver_nonce: to, .. } => {
+                self.own_nonce == Some(to)
+            }
         }
     }
 
     /// The greeting for a peer that may not know us.
     pub(super) fn begin(&self) -> Option<ExtensionMessage> {
-        let from = self.own?;
+        let from = self.own_nonce?;
         Some(match self.peer {
-            Some(to) => ExtensionMessage::Confirm { to, from },
-            None => ExtensionMessage::Hello { from },
+            Some(to) => ExtensionMessage::Confirm { receiver_nonce: to, sender_nonce: from },
+            None => ExtensionMessage::Hello { sender_nonce: from },
         })
     }
 
     /// Handles a greeting that was [admitted](Self::admits).
     pub(super) fn receive(&mut self, greeting: &ExtensionMessage) {
-        let Some(own) = self.own else { return };
+        let Some(own) = self.own_nonce else { return };
         match *greeting {
-            ExtensionMessage::Hello { from } => {
+            ExtensionMessage::Hello { sender_nonce: from } => {
                 self.welcomed = Some(from);
-                self.answer = Some(ExtensionMessage::Welcome { to: from, from: own });
+                self.answer =
+                    Some(ExtensionMessage::Welcome { receiver_nonce: from, sender_nonce: own });
             }
-            ExtensionMessage::Welcome { from, .. } => {
+            ExtensionMessage::Welcome { sender_nonce: from, .. } => {
                 // If both ends greet at once, this end's Welcome replaces its Confirm.
                 let is_told = self.peer == Some(from) || self.welcomed == Some(from);
                 self.peer = Some(from);
                 if !is_told {
-                    self.answer = Some(ExtensionMessage::Confirm { to: from, from: own });
+                    self.answer =
+                        Some(ExtensionMessage::Confirm { receiver_nonce: from, sender_nonce: own });
                 }
             }
-            ExtensionMessage::Confirm { from, .. } => self.peer = Some(from),
+            ExtensionMessage::Confirm { sender_nonce: from, .. } => self.peer = Some(from),
             ExtensionMessage::Selective { .. } | ExtensionMessage::PiggybackedAck { .. } => {}
         }
     }
@@ -148,18 +152,22 @@ mod tests {
     fn forged_packets_are_not_admitted_and_a_forged_hello_changes_nothing() {
         let mut a = end(1);
         let forged = Nonce::new(9).expect("not 0");
-        hear(&mut a, &ExtensionMessage::Hello { from: forged });
+        hear(&mut a, &ExtensionMessage::Hello { sender_nonce: forged });
         assert_eq!((a.peer(), a.proof()), (None, 0));
         for greeting in [
-            ExtensionMessage::Welcome { to: forged, from: forged },
-            ExtensionMessage::Confirm { to: forged, from: forged },
-            ExtensionMessage::Selective { to: forged, held: crate::wire::HeldPackets::NONE },
+            ExtensionMessage::Welcome { receiver_nonce: forged, sender_nonce: forged },
+            ExtensionMessage::Confirm { receiver_nonce: forged, sender_nonce: forged },
+            ExtensionMessage::Selective {
+                receiver_nonce: forged,
+                held_packets: crate::wire::HeldPackets::NONE,
+            },
         ] {
             assert!(!a.admits(&greeting));
         }
         let silent = Greeting::new(None);
         assert!(
-            !silent.admits(&ExtensionMessage::Hello { from: forged }) && silent.begin().is_none()
+            !silent.admits(&ExtensionMessage::Hello { sender_nonce: forged })
+                && silent.begin().is_none()
         );
     }
 }

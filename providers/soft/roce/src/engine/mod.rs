@@ -168,7 +168,7 @@ impl Qp {
             self.congested(now, &packet.message);
         }
         let step = self.dispatch(now, &packet, payload);
-        self.settle();
+        self.flush_if_failed();
         step
     }
 
@@ -241,13 +241,17 @@ impl Qp {
                 Step::Done
             }
             (
-                Message::ExtensionMessage(ExtensionMessage::Selective { held, .. }),
+                Message::ExtensionMessage(ExtensionMessage::Selective {
+                    held_packets: held, ..
+                }),
                 SendSide::Reliable(requester),
                 _,
             ) => requester.selective(now, psn, &held, shared),
             (
                 Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
-                    along, request, ..
+                    ack: along,
+                    request,
+                    ..
                 }),
                 sending,
                 ReceiveSide::Reliable(responder),
@@ -293,7 +297,7 @@ impl Qp {
         }
     }
 
-    /// Answers the question of the last [`Step::Ask`].
+    /// Answers the question of the last [`Step::AskCaller`].
     pub fn answer(&mut self, answer: ResponderReply) {
         match &mut self.receiving {
             ReceiveSide::Reliable(responder) => responder.answer(answer, &mut self.shared),
@@ -303,7 +307,7 @@ impl Qp {
             }
             ReceiveSide::Datagrams | ReceiveSide::Nothing => {}
         }
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// The place of a held packet that the caller must pass to [`receive`](Self::receive) now. Call
@@ -405,11 +409,11 @@ impl Qp {
                 // Behind other packets the acknowledgement stays separate, because packets of equal
                 // length share one datagram send.
                 let alone = self.before_ack == 0 && requester.has_one_packet();
-                let may_join = alone && shared.config.tuning.along;
+                let may_join = alone && shared.config.tuning.piggybacks_acks;
                 let along = responder.answers.only_acknowledgement().filter(|_| may_join);
-                shared.along = along;
+                shared.piggybacked_ack = along;
                 let transmit = requester.poll(now, shared);
-                if along.is_some() && shared.along.take().is_none() {
+                if along.is_some() && shared.piggybacked_ack.take().is_none() {
                     responder.answers.remove_acknowledgement();
                     return transmit;
                 }
@@ -419,7 +423,7 @@ impl Qp {
                 }
             }
             if may_wait && keeps_acknowledgement && self.before_ack < BEFORE_ACK {
-                self.settle();
+                self.flush_if_failed();
                 return None;
             }
             if let Some(transmit) = responder.answers.poll(now, shared) {
@@ -432,7 +436,7 @@ impl Qp {
             SendSide::Reliable(requester) => requester.poll(now, shared),
             SendSide::Unreliable(sender) => sender.poll(now, shared),
         };
-        self.settle();
+        self.flush_if_failed();
         transmit
     }
 
@@ -475,7 +479,7 @@ impl Qp {
         if let SendSide::Reliable(requester) = &mut self.sending {
             requester.timeout(now, &mut self.shared);
         }
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// The next event, oldest first.
@@ -491,7 +495,7 @@ impl Qp {
             SendSide::Reliable(requester) => requester.fail_work(work, status, &mut self.shared),
             SendSide::Unreliable(sender) => sender.fail_work(work, status, &mut self.shared),
         }
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// Reports that the caller performed an [`Op::Local`], with its result.
@@ -501,7 +505,7 @@ impl Qp {
             SendSide::Reliable(requester) => requester.performed(work, status, &mut self.shared),
             SendSide::Unreliable(sender) => sender.performed(work, status, &mut self.shared),
         }
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// Reports that an accepted READ cannot continue, because its memory is gone.
@@ -509,7 +513,7 @@ impl Qp {
         if let ReceiveSide::Reliable(responder) = &mut self.receiving {
             responder.read_failed(read, refusal, &mut self.shared);
         }
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// Sets the number of posted receives, which acknowledgements promise as credits. Without this
@@ -542,7 +546,7 @@ impl Qp {
     /// Moves the queue pair to the error state; all requests are flushed.
     pub fn fail(&mut self) {
         self.shared.fail(Status::Flushed);
-        self.settle();
+        self.flush_if_failed();
     }
 
     /// Whether the queue pair is in error.
@@ -570,7 +574,7 @@ impl Qp {
     }
 
     /// Flushes all requests if the queue pair is in error.
-    fn settle(&mut self) {
+    fn flush_if_failed(&mut self) {
         if !self.shared.error {
             return;
         }

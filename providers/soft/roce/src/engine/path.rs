@@ -13,21 +13,21 @@ use std::time::Duration;
 #[derive(Clone, Debug, Default)]
 pub(super) struct PathState {
     /// The shortest round trip, and when it was last confirmed.
-    least: Option<Duration>,
+    min_round_trip: Option<Duration>,
     checked: Time,
     /// The shortest round trip of this round, and of the previous round.
     rounds: [Option<Duration>; 2],
     round_ends: Time,
-    /// Smoothed fraction of lost packets, in [`ONE`]ths.
+    /// Smoothed fraction of lost packets, in [`ALL_PACKETS`]ths.
     losses: u32,
 }
 
 /// The fraction of all packets.
-pub(super) const ONE: u32 = 1 << 16;
+pub(super) const ALL_PACKETS: u32 = 1 << 16;
 /// Weight of a packet in the smoothed loss fraction: 1/128.
 const WEIGHT: u32 = 128;
 /// A larger loss fraction never counts as random.
-const MAX_RANDOM_LOSS: u32 = ONE / 3;
+const MAX_RANDOM_LOSS: u32 = ALL_PACKETS / 3;
 /// A shorter queueing delay counts as none: software senders and receivers delay packets that much
 /// anyway.
 const QUEUE: Duration = Duration::from_micros(50);
@@ -45,9 +45,9 @@ impl PathState {
         self.rounds[0] = shorter(self.rounds[0]);
         if now.since(self.checked) >= RTT_EXPIRY {
             self.checked = now;
-            self.least = self.recent();
+            self.min_round_trip = self.recent();
         }
-        self.least = shorter(self.least);
+        self.min_round_trip = shorter(self.min_round_trip);
     }
 
     /// The shortest recent round trip.
@@ -63,20 +63,20 @@ impl PathState {
     }
 
     /// Records lost packets.
-    pub(super) fn lost(&mut self, packets: u32) {
+    pub(super) fn record_losses(&mut self, packets: u32) {
         for _ in 0..packets.min(WEIGHT) {
-            self.losses += (ONE - self.losses) / WEIGHT;
+            self.losses += (ALL_PACKETS - self.losses) / WEIGHT;
         }
     }
 
     /// The approximate number of packets from one loss to the next; at least two.
     pub(super) fn run(&self) -> u32 {
-        (ONE / self.losses.max(1)).max(2)
+        (ALL_PACKETS / self.losses.max(1)).max(2)
     }
 
     /// The queueing delay and the delay that counts as long, if known.
     fn queueing(&self) -> Option<(Duration, Duration)> {
-        let (least, recent) = (self.least?, self.recent()?);
+        let (least, recent) = (self.min_round_trip?, self.recent()?);
         Some((recent.saturating_sub(least), least.max(QUEUE)))
     }
 
@@ -93,7 +93,7 @@ impl PathState {
 
     /// Whether most packets arrive, on a path with a known round-trip time.
     pub(super) fn most_arrive(&self) -> bool {
-        self.least.is_some() && self.losses < MAX_RANDOM_LOSS
+        self.min_round_trip.is_some() && self.losses < MAX_RANDOM_LOSS
     }
 }
 
@@ -122,11 +122,11 @@ mod tests {
     fn losses_without_a_queue_are_random_up_to_a_third() {
         let mut path = path(&[SHORT; 4]);
         for index in 0..1000 {
-            if index % 5 == 0 { path.lost(1) } else { path.passed(1) }
+            if index % 5 == 0 { path.record_losses(1) } else { path.passed(1) }
         }
         assert!(path.losses_are_random() && (4..=6).contains(&path.run()), "{path:?}");
         for index in 0..1000 {
-            if index % 2 == 0 { path.lost(1) } else { path.passed(1) }
+            if index % 2 == 0 { path.record_losses(1) } else { path.passed(1) }
         }
         assert!(!path.losses_are_random());
     }

@@ -59,7 +59,7 @@ pub(super) struct Requester {
 enum Draining {
     No,
     /// No new request starts; the started ones are not complete.
-    Wanted,
+    Requested,
     /// The started requests are complete, and the event was emitted.
     Reported,
 }
@@ -289,7 +289,7 @@ impl Requester {
             self.timers.set_answerable(answer && count == 1);
             self.timers.arm(now);
         }
-        self.flight.sent(now, count, bytes, answer);
+        self.flight.record_sent(now, count, bytes, answer);
         if answer {
             self.answers.push_back((psn, count));
         }
@@ -342,7 +342,7 @@ impl Requester {
             0 => Payload::None,
             len => Payload::Work { id: work.id, offset, len },
         };
-        shared.congestion.sent(now, u64::from(len + OVERHEAD));
+        shared.congestion.on_sent(now, u64::from(len + OVERHEAD));
         shared.packet(psn, wrap(request, work, shared.config.service), flags, payload)
     }
 
@@ -373,8 +373,8 @@ impl Requester {
                 // A lost response may mean a loss in either direction, so it counts half for one
                 // direction.
                 let one_way = apart - missed.answers / 2;
-                shared.congestion.missed(one_way.max(1));
-                self.lost(now, apart != 0, shared);
+                shared.congestion.on_new_losses(one_way.max(1));
+                self.handle_losses(now, apart != 0, shared);
             }
         }
         if advanced {
@@ -403,10 +403,10 @@ impl Requester {
 
     /// Handles losses: the window shrinks at most once for all packets in flight. A peer without
     /// `selective` dropped all packets behind the losses.
-    pub(super) fn lost(&mut self, now: Time, selective: bool, shared: &mut QpShared) {
+    pub(super) fn handle_losses(&mut self, now: Time, selective: bool, shared: &mut QpShared) {
         self.timers.end_probe();
         if self.flight.base().since(self.recovery) >= 0 {
-            shared.congestion.lost(now, selective);
+            shared.congestion.on_loss(now, selective);
             self.recovery = self.flight.next();
         }
     }
@@ -427,7 +427,7 @@ impl Requester {
             self.queue.pop_front();
             self.cursor -= 1;
         }
-        if self.draining == Draining::Wanted && self.is_quiet() {
+        if self.draining == Draining::Requested && self.is_quiet() {
             self.draining = Draining::Reported;
             shared.events.push_back(Event::Drained);
         }
@@ -478,7 +478,7 @@ impl Requester {
 
     /// Starts no new requests; an event follows when all started ones are complete.
     pub(super) fn drain(&mut self, shared: &mut QpShared) {
-        self.draining = Draining::Wanted;
+        self.draining = Draining::Requested;
         self.complete(shared);
     }
 
@@ -498,14 +498,14 @@ impl Requester {
             if !self.retry(shared) {
                 return;
             }
-            shared.congestion.silent(now);
+            shared.congestion.on_silent_timeout(now);
             self.recovery = self.flight.next();
             self.flight.lose_from(self.flight.base());
-            self.timers.again(now);
+            self.timers.restart(now);
         } else if let Some(probe) = self.timers.due_probe(now) {
             shared.counters.ack_probes += 1;
             match probe {
-                Probe::One => self.flight.lose_first(),
+                Probe::OnePacket => self.flight.lose_first(),
                 Probe::Request => self.flight.lose_oldest(),
             }
         }

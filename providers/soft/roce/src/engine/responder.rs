@@ -26,7 +26,7 @@ pub(super) struct Responder {
     /// arrives.
     gap_reported: bool,
     /// Packets held behind a gap, of a peer that proved each of them.
-    held: HeldPackets,
+    held_packets: HeldPackets,
     /// Packets held since the last report to the peer.
     held_since_report: u32,
     /// The question without an answer.
@@ -55,7 +55,7 @@ struct OpenQuestion {
     /// The message in progress after the request.
     partial: Option<UnfinishedMessage>,
     ack_request: bool,
-    then: OnAccept,
+    on_accept: OnAccept,
 }
 
 /// The response to an accepted request.
@@ -64,7 +64,7 @@ enum OnAccept {
     Acknowledge,
     Read(u64, Reth),
     /// A READ that was answered before.
-    Again(u64, Reth),
+    RepeatRead(u64, Reth),
     Atomic(Atomic),
     Empty,
 }
@@ -108,7 +108,7 @@ impl Responder {
             msn: Number::new(0),
             partial: None,
             gap_reported: false,
-            held: HeldPackets::NONE,
+            held_packets: HeldPackets::NONE,
             held_since_report: 0,
             requested: None,
             answers: ResponseQueue::new(shared.config.responder_resources),
@@ -120,7 +120,7 @@ impl Responder {
 
     /// The place of a held packet that is now in sequence.
     pub(super) fn release(&mut self, shared: &QpShared) -> Option<u16> {
-        std::mem::take(&mut self.release_next).then(|| place(self.expected, shared))
+        std::mem::take(&mut self.release_next).then(|| held_slot(self.expected, shared))
     }
 
     pub(super) fn receive(&mut self, incoming: Incoming, shared: &mut QpShared) -> Step {
@@ -130,19 +130,20 @@ impl Responder {
         match incoming.psn.since(self.expected) {
             0 => self.execute(incoming, shared),
             ..0 => self.duplicate(&incoming, shared),
-            _ => self.early(&incoming, shared),
+            _ => self.receive_ahead(&incoming, shared),
         }
     }
 
     /// Handles a packet ahead of the expected PSN. Packets are held only with the peer's proof:
     /// otherwise a forger would have to guess among 2^16 numbers instead of 2^24, because of the
     /// window of 256 PSNs. Without the proof the specification's rules apply.
-    fn early(&mut self, incoming: &Incoming, shared: &mut QpShared) -> Step {
+    fn receive_ahead(&mut self, incoming: &Incoming, shared: &mut QpShared) -> Step {
         shared.counters.out_of_sequence += 1;
         let index = incoming.psn.after(self.expected).unwrap_or(0) - 1;
         let tuning = &shared.config.tuning;
-        let may_keep = tuning.hold != 0 && incoming.is_proved && shared.greeting.peer().is_some();
-        if !may_keep || index + 1 >= tuning.places() {
+        let may_keep =
+            tuning.max_held_packets != 0 && incoming.is_proved && shared.greeting.peer().is_some();
+        if !may_keep || index + 1 >= tuning.held_slots() {
             if !self.gap_reported {
                 self.gap_reported = true;
                 let nak = Syndrome::Nak(Nak::Sequence);
@@ -150,21 +151,21 @@ impl Responder {
             }
             return Step::Dropped(DropReason::Psn);
         }
-        if self.held.contains(index) {
+        if self.held_packets.contains(index) {
             // Replace the held packet: if the copies differ, the earlier one is not more credible.
-            return Step::Hold(place(incoming.psn, shared));
+            return Step::HoldPacket(held_slot(incoming.psn, shared));
         }
-        let another_gap = index == 0 || !self.held.contains(index - 1);
-        self.held.insert(index);
+        let another_gap = index == 0 || !self.held_packets.contains(index - 1);
+        self.held_packets.insert(index);
         self.held_since_report += 1;
         shared.counters.held_pkts += 1;
         let worth_telling =
             another_gap || incoming.ack_request || self.held_since_report >= REPORT_EVERY;
         if worth_telling && !self.gap_reported {
             self.held_since_report = 0;
-            self.answers.selective(self.expected, self.held);
+            self.answers.selective(self.expected, self.held_packets);
         }
-        Step::Hold(place(incoming.psn, shared))
+        Step::HoldPacket(held_slot(incoming.psn, shared))
     }
 
     /// Handles a request that was executed before.
@@ -191,8 +192,8 @@ impl Responder {
                     return Step::Done;
                 }
                 let read = self.answers.new_read_id();
-                self.ask(incoming, 0, self.partial, OnAccept::Again(read, part));
-                Step::Ask(ResponderRequest::Read { read, region: part, again: true })
+                self.ask_caller(incoming, 0, self.partial, OnAccept::RepeatRead(read, part));
+                Step::AskCaller(ResponderRequest::Read { read, region: part, is_repeated: true })
             }
             (Request::Atomic(atomic), Some((ResultKind::Atomic(before, value), _))) => {
                 if atomic != before {
@@ -263,7 +264,7 @@ impl Responder {
                     last.is_none().then_some(UnfinishedMessage::Write { region, offset: end });
                 let first = first.is_some();
                 (
-                    ResponderRequest::Place {
+                    ResponderRequest::Write {
                         srq,
                         region,
                         offset,
@@ -284,7 +285,7 @@ impl Responder {
                 let read = self.answers.new_read_id();
                 let packets = pmtu.packets(region.len);
                 (
-                    ResponderRequest::Read { read, region, again: false },
+                    ResponderRequest::Read { read, region, is_repeated: false },
                     (packets, None, OnAccept::Read(read, region)),
                 )
             }
@@ -299,7 +300,7 @@ impl Responder {
                 if !access.flush || !self.answers.has_resource() {
                     return self.invalid(&incoming, shared);
                 }
-                (ResponderRequest::Flush { how, region }, (1, None, OnAccept::Empty))
+                (ResponderRequest::Flush { flush_scope: how, region }, (1, None, OnAccept::Empty))
             }
             (Request::AtomicWrite(region), None) => {
                 let fits = len == 8 && region.len == 8 && region.va % 8 == 0;
@@ -309,11 +310,11 @@ impl Responder {
                 (ResponderRequest::AtomicWrite { region, payload }, (1, None, OnAccept::Empty))
             }
         };
-        self.ask(&incoming, packets, partial, then);
-        Step::Ask(ask)
+        self.ask_caller(&incoming, packets, partial, then);
+        Step::AskCaller(ask)
     }
 
-    fn ask(
+    fn ask_caller(
         &mut self,
         incoming: &Incoming,
         packets: u32,
@@ -321,21 +322,21 @@ impl Responder {
         then: OnAccept,
     ) {
         let Incoming { psn, ack_request, .. } = *incoming;
-        self.requested = Some(OpenQuestion { psn, packets, partial, ack_request, then });
+        self.requested = Some(OpenQuestion { psn, packets, partial, ack_request, on_accept: then });
     }
 
     /// Handles the answer to the question.
     pub(super) fn answer(&mut self, answer: ResponderReply, shared: &mut QpShared) {
         let Some(requested) = self.requested.take() else { return };
-        match (answer, requested.then) {
-            (ResponderReply::Accepted, OnAccept::Again(read, part)) => {
+        match (answer, requested.on_accept) {
+            (ResponderReply::Accepted, OnAccept::RepeatRead(read, part)) => {
                 self.answers.repeat(requested.psn, read, ResultKind::Read(part), self.msn);
             }
-            (ResponderReply::Refused(refusal), OnAccept::Again(..)) => {
+            (ResponderReply::Refused(refusal), OnAccept::RepeatRead(..)) => {
                 self.refuse_again(requested.psn, refusal)
             }
             // The requester repeats the READ if it still waits.
-            (ResponderReply::Rnr, OnAccept::Again(..)) => {}
+            (ResponderReply::Rnr, OnAccept::RepeatRead(..)) => {}
             (ResponderReply::Accepted, OnAccept::Acknowledge) => {
                 self.accept(&requested);
                 // Held packets are executed in a row, so a queued acknowledgement must cover this
@@ -358,7 +359,7 @@ impl Responder {
                 let rnr = Syndrome::Rnr(shared.config.rnr_timer);
                 self.answers.acknowledge(requested.psn, rnr, self.msn);
                 // The peer repeats all later packets, which are dropped silently until then.
-                (self.gap_reported, self.held) = (true, HeldPackets::NONE);
+                (self.gap_reported, self.held_packets) = (true, HeldPackets::NONE);
                 self.held_since_report = 0;
             }
             (ResponderReply::Refused(refusal), _) => self.refuse(requested.psn, refusal, shared),
@@ -384,7 +385,7 @@ impl Responder {
         }
         let mut is_held = false;
         for _ in 0..requested.packets.min(crate::wire::HELD_BITS) {
-            is_held = self.held.advance();
+            is_held = self.held_packets.advance();
         }
         self.release_next = is_held;
     }
@@ -444,7 +445,7 @@ impl Responder {
         } else if psn.since(self.expected) < 0
             && matches!(request, Request::Send(_) | Request::Write(_))
         {
-            self.held = HeldPackets::NONE;
+            self.held_packets = HeldPackets::NONE;
             self.acknowledge_newest(shared);
         }
     }
@@ -453,9 +454,9 @@ impl Responder {
     /// the held packets. Otherwise the requester would count packets as lost that it sent before
     /// the packet that filled a gap.
     fn acknowledge_newest(&mut self, shared: &QpShared) {
-        if !self.held.is_empty() && !self.release_next {
+        if !self.held_packets.is_empty() && !self.release_next {
             self.held_since_report = 0;
-            return self.answers.selective(self.expected, self.held);
+            return self.answers.selective(self.expected, self.held_packets);
         }
         let credits = match self.receives.filter(|_| !shared.config.shared_receive_queue) {
             Some(receives) => Credits::at_most(receives),
@@ -477,8 +478,8 @@ const fn nak(refusal: Refusal) -> Nak {
 
 /// The place of a held packet: the low bits of its PSN, which differ for any two packets that can
 /// be held at once.
-fn place(psn: Psn, shared: &QpShared) -> u16 {
+fn held_slot(psn: Psn, shared: &QpShared) -> u16 {
     #[expect(clippy::cast_possible_truncation, reason = "less than the places")]
-    let place = (psn.get() % shared.config.tuning.places()) as u16;
+    let place = (psn.get() % shared.config.tuning.held_slots()) as u16;
     place
 }

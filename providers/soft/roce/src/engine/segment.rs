@@ -70,7 +70,7 @@ impl Work {
                 segment(Request::Read(reth), 0)
             }
             Op::Atomic { va, rkey, op } => segment(Request::Atomic(Atomic { va, rkey, op }), 0),
-            Op::Flush { va, rkey, how } => {
+            Op::Flush { va, rkey, flush_scope: how } => {
                 segment(Request::Flush(how, Reth { va, rkey, len: self.len }), 0)
             }
             Op::AtomicWrite { va, rkey } => {

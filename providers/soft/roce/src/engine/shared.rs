@@ -22,7 +22,7 @@ pub(super) struct QpShared {
     /// The state of the greeting with the peer.
     pub(super) greeting: Greeting,
     /// An acknowledgement that the next packet may carry.
-    pub(super) along: Option<PiggybackedAck>,
+    pub(super) piggybacked_ack: Option<PiggybackedAck>,
 }
 
 /// The flags of a packet.
@@ -38,7 +38,7 @@ impl QpShared {
         let congestion = Congestion::new(&config.tuning, config.pmtu.bytes());
         let (counters, events) = (Counters::default(), VecDeque::new());
         let greeting = Greeting::new(config.nonce);
-        Self { config, counters, events, congestion, error: false, greeting, along: None }
+        Self { config, counters, events, congestion, error: false, greeting, piggybacked_ack: None }
     }
 
     /// Moves the queue pair to the error state for `status`. Returns whether it was not in error
@@ -72,15 +72,15 @@ impl QpShared {
     /// Adds the waiting acknowledgement, if `message` can carry it and the packet stays within the
     /// path MTU.
     fn with_acknowledgement(&mut self, message: Message, len: u32) -> Message {
-        if let (Message::Rc(request), Some(along)) = (message, self.along)
+        if let (Message::Rc(request), Some(along)) = (message, self.piggybacked_ack)
             && len + ALONG_LEN <= self.config.pmtu.bytes()
             && let Some(to) = self.greeting.peer()
             && let Ok(request) = OneWay::try_from(request)
         {
-            self.along = None;
+            self.piggybacked_ack = None;
             return Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
-                to,
-                along,
+                receiver_nonce: to,
+                ack: along,
                 request,
             });
         }

@@ -42,7 +42,7 @@ const SPREAD_STEPS: u64 = 256;
 const UNKNOWN_RTT_FACTOR: u64 = 16;
 /// The first probe follows after this fraction of the local ACK timeout, if two round trips are
 /// shorter. Hence several probes fit into the timeout.
-const EARLY: u64 = 16;
+const FIRST_PROBE_FRACTION: u64 = 16;
 /// Reordering by more nanoseconds than this only happens on paths with longer round trips.
 const REORDERING_NS: u64 = 50_000;
 
@@ -53,7 +53,7 @@ const ONE_PACKET_PROBE_DIVISOR: u64 = 5;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Probe {
     /// One packet of a missing response. Its arrival shows which others are missing.
-    One,
+    OnePacket,
     /// All packets of the oldest request.
     Request,
 }
@@ -100,7 +100,8 @@ impl Timers {
         }
         let wait = match self.round_trip {
             Some((smooth, variation)) => {
-                let early = self.ack_timeout.map_or(u64::MAX, |timeout| timeout / EARLY);
+                let early =
+                    self.ack_timeout.map_or(u64::MAX, |timeout| timeout / FIRST_PROBE_FRACTION);
                 let usual = smooth.saturating_add(least.max(variation.saturating_mul(4)));
                 usual.min(early.max(smooth.saturating_mul(2).saturating_add(least)))
             }
@@ -152,7 +153,7 @@ impl Timers {
     }
 
     /// Restarts after a timeout, when all packets are sent again.
-    pub(super) fn again(&mut self, now: Time) {
+    pub(super) fn restart(&mut self, now: Time) {
         self.attempts += 1;
         self.end_probe();
         self.arm(now);
@@ -190,7 +191,7 @@ impl Timers {
         let probe = match self.may_ask_early() {
             true => {
                 self.asked_early = true;
-                Probe::One
+                Probe::OnePacket
             }
             false => {
                 self.probes += 1;
@@ -268,7 +269,7 @@ mod tests {
             waits.push(deadline.since(now).as_micros());
             now = deadline;
             assert!(timers.timed_out(now));
-            timers.again(now);
+            timers.restart(now);
         }
         assert_eq!(waits, [67_108, 134_217, 268_435, 268_435, 268_435]);
         timers.progress(now, true);
@@ -298,7 +299,7 @@ mod tests {
         timers.arm(Time::default());
         let first = timers.next().expect("armed");
         assert_eq!(first.ns(), 220_000);
-        assert_eq!(timers.due_probe(first), Some(Probe::One));
+        assert_eq!(timers.due_probe(first), Some(Probe::OnePacket));
         timers.resent(first);
         let second = timers.next().expect("armed");
         assert_eq!(second.since(first).as_micros(), 1_020, "as the first probe otherwise");

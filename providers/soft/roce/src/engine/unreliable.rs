@@ -82,7 +82,7 @@ impl Sender {
             self.fail_work(work.id, Status::LocalLength, shared);
             return None;
         };
-        shared.congestion.sent(now, u64::from(transmit.payload.len() + OVERHEAD));
+        shared.congestion.on_sent(now, u64::from(transmit.payload.len() + OVERHEAD));
         self.psn = self.psn.add(1);
         self.issued += 1;
         if last {
@@ -261,7 +261,7 @@ impl Receiver {
                 let after =
                     last.is_none().then_some(UnfinishedMessage::Write { region, offset: end });
                 (
-                    ResponderRequest::Place {
+                    ResponderRequest::Write {
                         srq,
                         region,
                         offset,
@@ -275,7 +275,7 @@ impl Receiver {
             }
         };
         self.requested = Some(after);
-        Step::Ask(ask)
+        Step::AskCaller(ask)
     }
 
     /// Handles the answer. A refused message is dropped silently to its end.
@@ -319,5 +319,10 @@ pub(super) fn datagram(
         return Step::Dropped(DropReason::Message);
     }
     let solicited = packet.bth.solicited;
-    Step::Ask(ResponderRequest::Datagram { src_qpn: deth.src_qpn, payload, immediate, solicited })
+    Step::AskCaller(ResponderRequest::Datagram {
+        src_qpn: deth.src_qpn,
+        payload,
+        immediate,
+        solicited,
+    })
 }

@@ -61,7 +61,7 @@ pub enum Op {
         /// Remote key.
         rkey: u32,
         /// Placement and selectivity.
-        how: Feth,
+        flush_scope: Feth,
     },
     /// ATOMIC WRITE of 8 bytes.
     AtomicWrite {
@@ -103,9 +103,9 @@ pub enum Step {
     /// The packet was dropped.
     Dropped(DropReason),
     /// A question for the caller, who answers by [`Qp::answer`](super::Qp::answer).
-    Ask(ResponderRequest),
+    AskCaller(ResponderRequest),
     /// Data of our own READ.
-    Place {
+    PlaceResponse {
         /// The READ's id.
         work: u64,
         /// Offset in the READ's message.
@@ -122,7 +122,7 @@ pub enum Step {
     },
     /// The packet is early. The caller stores the packet in this place, replacing its content.
     /// [`Qp::release`](super::Qp::release) tells when to pass it in again.
-    Hold(u16),
+    HoldPacket(u16),
 }
 
 /// Why a packet was dropped.
@@ -177,7 +177,7 @@ pub enum ResponderRequest {
     },
     /// A part of an RDMA WRITE. The first part requires a check of all of `region`, unless it is
     /// empty. A last part with immediate data consumes a receive.
-    Place {
+    Write {
         /// The shared receive queue (XRC).
         srq: Option<Number>,
         /// The range of the whole message.
@@ -202,14 +202,14 @@ pub enum ResponderRequest {
         region: Reth,
         /// Whether the READ was answered before. A refusal then only notifies a requester that
         /// still waits; the queue pair does not fail.
-        again: bool,
+        is_repeated: bool,
     },
     /// An atomic operation, to be answered with the previous value.
     Atomic(Atomic),
     /// FLUSH.
     Flush {
         /// Placement and selectivity.
-        how: Feth,
+        flush_scope: Feth,
         /// The range.
         region: Reth,
     },

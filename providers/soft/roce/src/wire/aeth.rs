@@ -1,7 +1,7 @@
 //! The ACK extended header: syndromes, credits, and RNR timers (IBTA 1.7 9.7.5.1.1, 9.7.5.2.8,
 //! 9.7.7).
 
-use super::{Malformed, Number, take};
+use super::{Malformed, Number, split_first};
 use std::time::Duration;
 
 /// The ACK extended header: a syndrome, and the number of completed messages (MSN).
@@ -56,7 +56,7 @@ impl Aeth {
     /// # Errors
     /// [`Malformed::Short`], or [`Malformed::Syndrome`] for a reserved syndrome.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&[syndrome, m2, m1, m0], rest) = take(bytes)?;
+        let (&[syndrome, m2, m1, m0], rest) = split_first(bytes)?;
         let value = syndrome & 0x1f;
         let syndrome = match (syndrome >> 5, value) {
             (0b000, _) => Syndrome::Ack(Credits(value)),

@@ -1,7 +1,7 @@
 //! The base transport header, with which every packet begins (IBTA 1.7 9.2). `packet.rs` combines
 //! it with the extended headers and the payload.
 
-use super::{Malformed, Psn, Qpn, take};
+use super::{Malformed, Psn, Qpn, split_first};
 
 /// The base transport header without opcode and pad count. These follow from the message and the
 /// payload length, so they cannot contradict them.
@@ -54,7 +54,8 @@ impl Bth {
 
     /// Parses the header; returns it, its opcode, its pad count, and the remaining bytes.
     pub(super) fn parse(packet: &[u8]) -> Result<(Self, u8, u8, &[u8]), Malformed> {
-        let (&[opcode, flags, k1, k0, ecn, q2, q1, q0, ack, p2, p1, p0], rest) = take(packet)?;
+        let (&[opcode, flags, k1, k0, ecn, q2, q1, q0, ack, p2, p1, p0], rest) =
+            split_first(packet)?;
         if flags & 0x0f != 0 {
             return Err(Malformed::Version);
         }

@@ -1,7 +1,7 @@
 //! The extended transport headers (IBTA 1.7 9.3, A14 (XRC), A19 (FLUSH, ATOMIC WRITE)).
 //! `message.rs` decides which of them a packet carries.
 
-use super::{Malformed, Number, Qpn, take};
+use super::{Malformed, Number, Qpn, split_first};
 
 /// The 4 bytes of immediate data, as given by the application.
 ///
@@ -83,7 +83,7 @@ impl Immediate {
     }
 
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&immediate, rest) = take(bytes)?;
+        let (&immediate, rest) = split_first(bytes)?;
         Ok((Self::new(immediate), rest))
     }
 }
@@ -97,9 +97,9 @@ impl Reth {
     /// # Errors
     /// [`Malformed::Short`].
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&va, rest) = take(bytes)?;
-        let (&rkey, rest) = take(rest)?;
-        let (&len, rest) = take(rest)?;
+        let (&va, rest) = split_first(bytes)?;
+        let (&rkey, rest) = split_first(rest)?;
+        let (&len, rest) = split_first(rest)?;
         let va = u64::from_be_bytes(va);
         Ok((Self { va, rkey: u32::from_be_bytes(rkey), len: u32::from_be_bytes(len) }, rest))
     }
@@ -117,10 +117,10 @@ impl Atomic {
     pub const LEN: usize = 28;
 
     pub(super) fn parse(bytes: &[u8], swap: bool) -> Result<(Self, &[u8]), Malformed> {
-        let (&va, rest) = take(bytes)?;
-        let (&rkey, rest) = take(rest)?;
-        let (&operand, rest) = take(rest)?;
-        let (&compare, rest) = take(rest)?;
+        let (&va, rest) = split_first(bytes)?;
+        let (&rkey, rest) = split_first(rest)?;
+        let (&operand, rest) = split_first(rest)?;
+        let (&compare, rest) = split_first(rest)?;
         let operand = u64::from_be_bytes(operand);
         let op = match swap {
             true => AtomicOp::CompareSwap { compare: u64::from_be_bytes(compare), swap: operand },
@@ -166,8 +166,8 @@ impl Deth {
     /// # Errors
     /// [`Malformed::Short`].
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&qkey, rest) = take(bytes)?;
-        let (&[_, q2, q1, q0], rest) = take(rest)?;
+        let (&qkey, rest) = split_first(bytes)?;
+        let (&[_, q2, q1, q0], rest) = split_first(rest)?;
         let src_qpn = Qpn::from_bytes([q2, q1, q0]);
         Ok((Self { qkey: u32::from_be_bytes(qkey), src_qpn }, rest))
     }
@@ -190,7 +190,7 @@ impl Feth {
     /// # Errors
     /// [`Malformed::Short`], or [`Malformed::Selectivity`] for a reserved selectivity.
     pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&[_, _, _, field], rest) = take(bytes)?;
+        let (&[_, _, _, field], rest) = split_first(bytes)?;
         let whole_region = match field >> 4 & 3 {
             0 => false,
             1 => true,
@@ -209,7 +209,7 @@ impl Feth {
 
 /// Parses an XRCETH; returns the number of the shared receive queue and the remaining bytes.
 pub(super) fn parse_srq(bytes: &[u8]) -> Result<(Number, &[u8]), Malformed> {
-    let (&[_, n2, n1, n0], rest) = take(bytes)?;
+    let (&[_, n2, n1, n0], rest) = split_first(bytes)?;
     Ok((Number::from_bytes([n2, n1, n0]), rest))
 }
 

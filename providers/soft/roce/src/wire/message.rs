@@ -5,7 +5,7 @@
 
 use super::{
     Aeth, Atomic, Deth, ExtensionMessage, Feth, Immediate, Malformed, Number, Reth, headers,
-    packet::HeadBytes, packet::append, take,
+    packet::HeadBytes, packet::append, split_first,
 };
 
 /// The meaning of a packet, including its transport.
@@ -136,7 +136,7 @@ mod transport {
     pub(super) const CNP: u8 = 0x80;
     pub(super) const XRC: u8 = 0xa0;
     /// The first of the manufacturer opcodes.
-    pub(super) const OURS: u8 = 0xc0;
+    pub(super) const FIRST_MANUFACTURER_OPCODE: u8 = 0xc0;
 }
 
 /// The reserved bytes of a CNP.
@@ -154,7 +154,7 @@ impl Message {
             Self::Uc(one_way) => transport::UC | Request::from(*one_way).operation(),
             Self::Ud(_, immediate) => transport::UD | 4 | u8::from(immediate.is_some()),
             Self::Cnp => transport::CNP | 1,
-            Self::ExtensionMessage(_) => transport::OURS,
+            Self::ExtensionMessage(_) => transport::FIRST_MANUFACTURER_OPCODE,
         }
     }
 
@@ -194,10 +194,10 @@ impl Message {
                 Ok((Self::Ud(deth, Some(immediate)), rest))
             }
             transport::CNP if operation == 1 => {
-                let (_reserved, rest) = take::<{ CNP_RESERVED.len() }>(bytes)?;
+                let (_reserved, rest) = split_first::<{ CNP_RESERVED.len() }>(bytes)?;
                 Ok((Self::Cnp, rest))
             }
-            transport::OURS if operation == 0 => {
+            transport::FIRST_MANUFACTURER_OPCODE if operation == 0 => {
                 let (ours, rest) = ExtensionMessage::parse(bytes)?;
                 Ok((Self::ExtensionMessage(ours), rest))
             }
@@ -314,7 +314,7 @@ impl Request {
                 (Self::Atomic(atomic), rest)
             }
             0x16 | 0x17 => {
-                let (&key, rest) = take(bytes)?;
+                let (&key, rest) = split_first(bytes)?;
                 let tail = Tail::Invalidate(u32::from_be_bytes(key));
                 let last = if operation == 0x16 { Send::Last(tail) } else { Send::Only(tail) };
                 (Self::Send(last), rest)
@@ -383,7 +383,7 @@ impl Response {
             0x10 => (Self::Read(ReadResponse::Only(aeth)), rest),
             0x11 => (Self::Acknowledge(aeth), rest),
             0x12 => {
-                let (&original, rest) = take(rest)?;
+                let (&original, rest) = split_first(rest)?;
                 (Self::Atomic(aeth, u64::from_be_bytes(original)), rest)
             }
             _ => return Ok(None),

@@ -63,6 +63,6 @@ impl std::fmt::Display for Malformed {
 impl std::error::Error for Malformed {}
 
 /// The first `N` bytes, and the remaining bytes.
-fn take<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
+fn split_first<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), Malformed> {
     bytes.split_first_chunk().ok_or(Malformed::Short)
 }

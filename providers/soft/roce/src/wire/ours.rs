@@ -11,7 +11,7 @@
 
 use super::{
     Aeth, Credits, Malformed, Number, OneWay, Psn, Request, Syndrome, bth::PROOFS,
-    packet::HeadBytes, packet::append, take,
+    packet::HeadBytes, packet::append, split_first,
 };
 use std::num::NonZeroU64;
 
@@ -33,36 +33,36 @@ pub enum ExtensionMessage {
     /// The sender supports the extension. A Hello proves nothing, and the receiver only answers it.
     Hello {
         /// The sender's nonce.
-        from: Nonce,
+        sender_nonce: Nonce,
     },
     /// The answer to a [`Hello`](Self::Hello).
     Welcome {
         /// The receiver's nonce, from its greeting.
-        to: Nonce,
+        receiver_nonce: Nonce,
         /// The sender's nonce.
-        from: Nonce,
+        sender_nonce: Nonce,
     },
     /// The answer to a [`Welcome`](Self::Welcome): both ends have now seen their own nonce again.
     Confirm {
         /// The receiver's nonce.
-        to: Nonce,
+        receiver_nonce: Nonce,
         /// The sender's nonce.
-        from: Nonce,
+        sender_nonce: Nonce,
     },
     /// From a responder, instead of a NAK. All packets before the PSN of this packet arrived, the
     /// packet with that PSN did not, and the `held` packets did.
     Selective {
         /// The receiver's nonce.
-        to: Nonce,
+        receiver_nonce: Nonce,
         /// The packets that arrived behind the PSN.
-        held: HeldPackets,
+        held_packets: HeldPackets,
     },
     /// A request together with an acknowledgement, which saves a datagram.
     PiggybackedAck {
         /// The receiver's nonce.
-        to: Nonce,
+        receiver_nonce: Nonce,
         /// The acknowledgement.
-        along: PiggybackedAck,
+        ack: PiggybackedAck,
         /// The request.
         request: OneWay,
     },
@@ -82,13 +82,13 @@ pub struct PiggybackedAck {
 /// Bytes that a piggybacked acknowledgement adds to a request.
 pub const ALONG_LEN: u32 = 24;
 
-const MARK: [u8; 4] = *b"fvrb";
+const MAGIC: [u8; 4] = *b"fvrb";
 // Kinds 0 to 2 belong to an earlier version without proofs, and are rejected.
 const HELLO: u8 = 3;
 const WELCOME: u8 = 4;
 const CONFIRM: u8 = 5;
 const SELECTIVE: u8 = 6;
-const ALONG: u8 = 7;
+const PIGGYBACKED_ACK: u8 = 7;
 
 impl Nonce {
     /// A nonce of a random number; 0 is no nonce.
@@ -110,7 +110,7 @@ impl Nonce {
     }
 
     fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (&bytes, rest) = take(bytes)?;
+        let (&bytes, rest) = split_first(bytes)?;
         let nonce = Self::new(u64::from_be_bytes(bytes)).ok_or(Malformed::Foreign)?;
         Ok((nonce, rest))
     }
@@ -169,16 +169,16 @@ impl HeldPackets {
 
 impl ExtensionMessage {
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
-        let (mark, rest) = take(bytes)?;
-        let (&[kind, operation, _, _], rest) = take(rest)?;
-        if *mark != MARK || !(HELLO..=ALONG).contains(&kind) {
+        let (mark, rest) = split_first(bytes)?;
+        let (&[kind, operation, _, _], rest) = split_first(rest)?;
+        if *mark != MAGIC || !(HELLO..=PIGGYBACKED_ACK).contains(&kind) {
             return Err(Malformed::Foreign);
         }
         if kind == HELLO {
             // A Hello is as long as its answer, so a forged Hello causes no amplification.
-            let (&[_, _, _, _, _, _, _, _], rest) = take(rest)?;
+            let (&[_, _, _, _, _, _, _, _], rest) = split_first(rest)?;
             let (from, rest) = Nonce::parse(rest)?;
-            return Ok((Self::Hello { from }, rest));
+            return Ok((Self::Hello { sender_nonce: from }, rest));
         }
         let (to, rest) = Nonce::parse(rest)?;
         match kind {
@@ -186,14 +186,14 @@ impl ExtensionMessage {
                 let mut held = HeldPackets::NONE;
                 let mut rest = rest;
                 for word in &mut held.0 {
-                    let (&bytes, after) = take(rest)?;
+                    let (&bytes, after) = split_first(rest)?;
                     *word = u64::from_be_bytes(bytes);
                     rest = after;
                 }
-                Ok((Self::Selective { to, held }, rest))
+                Ok((Self::Selective { receiver_nonce: to, held_packets: held }, rest))
             }
-            ALONG => {
-                let (&[_, p2, p1, p0], rest) = take(rest)?;
+            PIGGYBACKED_ACK => {
+                let (&[_, p2, p1, p0], rest) = split_first(rest)?;
                 let (aeth, rest) = Aeth::parse(rest)?;
                 let Syndrome::Ack(credits) = aeth.syndrome else {
                     return Err(Malformed::Syndrome);
@@ -203,13 +203,13 @@ impl ExtensionMessage {
                 let request = OneWay::try_from(request).map_err(|()| unknown)?;
                 let psn = Psn::from_bytes([p2, p1, p0]);
                 let along = PiggybackedAck { psn, credits, msn: aeth.msn };
-                Ok((Self::PiggybackedAck { to, along, request }, rest))
+                Ok((Self::PiggybackedAck { receiver_nonce: to, ack: along, request }, rest))
             }
             _ => {
                 let (from, rest) = Nonce::parse(rest)?;
                 let greeting = match kind {
-                    WELCOME => Self::Welcome { to, from },
-                    _ => Self::Confirm { to, from },
+                    WELCOME => Self::Welcome { receiver_nonce: to, sender_nonce: from },
+                    _ => Self::Confirm { receiver_nonce: to, sender_nonce: from },
                 };
                 Ok((greeting, rest))
             }
@@ -217,32 +217,36 @@ impl ExtensionMessage {
     }
 
     pub(super) fn emit(&self, head: &mut HeadBytes) {
-        append(head, MARK);
+        append(head, MAGIC);
         match self {
-            Self::Hello { from } => {
+            Self::Hello { sender_nonce: from } => {
                 append(head, [HELLO, 0, 0, 0]);
                 append(head, [0; 8]);
                 append(head, from.emit());
             }
-            Self::Welcome { to, from } => {
+            Self::Welcome { receiver_nonce: to, sender_nonce: from } => {
                 append(head, [WELCOME, 0, 0, 0]);
                 append(head, to.emit());
                 append(head, from.emit());
             }
-            Self::Confirm { to, from } => {
+            Self::Confirm { receiver_nonce: to, sender_nonce: from } => {
                 append(head, [CONFIRM, 0, 0, 0]);
                 append(head, to.emit());
                 append(head, from.emit());
             }
-            Self::Selective { to, held } => {
+            Self::Selective { receiver_nonce: to, held_packets: held } => {
                 append(head, [SELECTIVE, 0, 0, 0]);
                 append(head, to.emit());
                 head.extend(held.0.iter().flat_map(|word| word.to_be_bytes()));
             }
-            Self::PiggybackedAck { to, along: PiggybackedAck { psn, credits, msn }, request } => {
+            Self::PiggybackedAck {
+                receiver_nonce: to,
+                ack: PiggybackedAck { psn, credits, msn },
+                request,
+            } => {
                 let request = Request::from(*request);
                 let [p2, p1, p0] = psn.to_bytes();
-                append(head, [ALONG, request.operation(), 0, 0]);
+                append(head, [PIGGYBACKED_ACK, request.operation(), 0, 0]);
                 append(head, to.emit());
                 append(head, [0, p2, p1, p0]);
                 append(head, Aeth { syndrome: Syndrome::Ack(*credits), msn: *msn }.emit());

@@ -2,7 +2,7 @@
 //!
 //! [`Packet::parse`] is the entry for received bytes, [`Packet::emit`] for packets to send.
 
-use super::{Bth, Malformed, Message, Qpn, bth::BTH_LEN, take};
+use super::{Bth, Malformed, Message, Qpn, bth::BTH_LEN, split_first};
 use arrayvec::ArrayVec;
 
 /// A packet without its payload. The payload follows in parsed bytes, and is a separate buffer when
@@ -70,7 +70,7 @@ impl Packet {
 /// The destination QP of a packet, without parsing the rest.
 #[must_use]
 pub fn dest_qpn(bytes: &[u8]) -> Option<Qpn> {
-    let (&[_, _, _, _, _, q2, q1, q0, ..], _) = take::<BTH_LEN>(bytes).ok()?;
+    let (&[_, _, _, _, _, q2, q1, q0, ..], _) = split_first::<BTH_LEN>(bytes).ok()?;
     Some(Qpn::from_bytes([q2, q1, q0]))
 }
 
@@ -161,15 +161,26 @@ mod tests {
         let (to, from) = (nonce(0x0102_0304_0506_0708), nonce(0xff));
         let zeros = "00".repeat(8);
         for (kind, greeting, first) in [
-            (3, ExtensionMessage::Hello { from }, zeros.as_str()),
-            (4, ExtensionMessage::Welcome { to, from }, "0102030405060708"),
-            (5, ExtensionMessage::Confirm { to, from }, "0102030405060708"),
+            (3, ExtensionMessage::Hello { sender_nonce: from }, zeros.as_str()),
+            (
+                4,
+                ExtensionMessage::Welcome { receiver_nonce: to, sender_nonce: from },
+                "0102030405060708",
+            ),
+            (
+                5,
+                ExtensionMessage::Confirm { receiver_nonce: to, sender_nonce: from },
+                "0102030405060708",
+            ),
         ] {
             let golden = format!("66767262 0{kind}000000 {first} 00000000000000ff");
             all.push((0xc0, Message::ExtensionMessage(greeting), golden, 0));
         }
         let bits = "0000000000000001 0000000000000000 0000000000000000 0000000000000100";
-        let selective = Message::ExtensionMessage(ExtensionMessage::Selective { to, held });
+        let selective = Message::ExtensionMessage(ExtensionMessage::Selective {
+            receiver_nonce: to,
+            held_packets: held,
+        });
         all.push((0xc0, selective, format!("66767262 06000000 0102030405060708 {bits}"), 0));
         let along =
             PiggybackedAck { psn: Psn::new(0xdef), credits: Credits::UNLIMITED, msn: AETH.msn };
@@ -178,8 +189,8 @@ mod tests {
             ("0b", OneWay::Write(Write::Only(RETH, Some(IMM))), reth("01020304")),
         ] {
             let message = Message::ExtensionMessage(ExtensionMessage::PiggybackedAck {
-                to,
-                along,
+                receiver_nonce: to,
+                ack: along,
                 request: one_way,
             });
             let golden =

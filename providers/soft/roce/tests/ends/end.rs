@@ -242,7 +242,7 @@ impl End {
                 }
                 self.drops.push(drop);
             }
-            Step::Place { work, offset, payload } => {
+            Step::PlaceResponse { work, offset, payload } => {
                 let reader = self.readers.get_mut(&work).expect("a READ");
                 reader.placed += payload.len();
                 let at = offset as usize;
@@ -251,13 +251,13 @@ impl End {
             Step::Original { work, value } => {
                 assert_eq!(self.originals.insert(work, value), None, "once");
             }
-            Step::Hold(place) => {
+            Step::HoldPacket(place) => {
                 self.held.insert(place, packet.to_vec());
             }
             // Answer a repeated READ locally: behind it, the requester may ask another process.
-            Step::Ask(ask)
+            Step::AskCaller(ask)
                 if self.deferral.is_some()
-                    && !matches!(ask, ResponderRequest::Read { again: true, .. }) =>
+                    && !matches!(ask, ResponderRequest::Read { is_repeated: true, .. }) =>
             {
                 let deferral = self.deferral.as_mut().expect("as above");
                 let due = deferral.due(now);
@@ -265,7 +265,7 @@ impl End {
                     deferral.requested.replace(PendingAsk { ask, packet: packet.to_vec(), due });
                 assert!(before.is_none(), "one question at a time");
             }
-            Step::Ask(ask) => {
+            Step::AskCaller(ask) => {
                 let answer = self.answer(ask, packet);
                 self.qp.answer(answer);
             }
@@ -294,7 +294,7 @@ impl End {
                 }
                 ResponderReply::Accepted
             }
-            ResponderRequest::Place { srq, region, offset, payload, first, last, solicited } => {
+            ResponderRequest::Write { srq, region, offset, payload, first, last, solicited } => {
                 if first {
                     self.current = None;
                 }

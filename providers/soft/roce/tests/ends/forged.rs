@@ -29,7 +29,7 @@ fn with_a_stranger() -> World {
     World::new(Service::Rc, 6, |config, _| {
         if config.qpn == Qpn::new(0x12) {
             config.nonce = None;
-            config.tuning.hold = 0;
+            config.tuning.max_held_packets = 0;
         }
     })
 }
@@ -58,18 +58,18 @@ fn ours(ours: ExtensionMessage) -> Message {
 
 /// Every packet of the extension, with nonces that are guesses.
 fn extension(random: u64) -> Vec<Message> {
-    let (to, from) = (forged(random), forged(random ^ 0x5555));
-    let mut held = HeldPackets::NONE;
-    (0..HELD_BITS).for_each(|bit| held.insert(bit));
+    let (receiver_nonce, sender_nonce) = (forged(random), forged(random ^ 0x5555));
+    let mut held_packets = HeldPackets::NONE;
+    (0..HELD_BITS).for_each(|bit| held_packets.insert(bit));
     let psn = Psn::new(FIRST[1]);
-    let along = PiggybackedAck { psn, credits: Credits::UNLIMITED, msn: Number::new(1) };
+    let ack = PiggybackedAck { psn, credits: Credits::UNLIMITED, msn: Number::new(1) };
     let request = OneWay::Send(Send::Only(None));
     vec![
-        ours(ExtensionMessage::Hello { from }),
-        ours(ExtensionMessage::Welcome { to, from }),
-        ours(ExtensionMessage::Confirm { to, from }),
-        ours(ExtensionMessage::Selective { to, held }),
-        ours(ExtensionMessage::PiggybackedAck { to, along, request }),
+        ours(ExtensionMessage::Hello { sender_nonce }),
+        ours(ExtensionMessage::Welcome { receiver_nonce, sender_nonce }),
+        ours(ExtensionMessage::Confirm { receiver_nonce, sender_nonce }),
+        ours(ExtensionMessage::Selective { receiver_nonce, held_packets }),
+        ours(ExtensionMessage::PiggybackedAck { receiver_nonce, ack, request }),
     ]
 }
 
@@ -206,7 +206,14 @@ fn a_forged_hello_brings_one_packet_that_is_no_longer() {
     let now = world.now;
     let known = world.ends[0].qp.is_greeted();
     (1..100).for_each(|random| {
-        forge(&mut world, 0, 7, ours(ExtensionMessage::Hello { from: forged(random) }), 0, &[]);
+        forge(
+            &mut world,
+            0,
+            7,
+            ours(ExtensionMessage::Hello { sender_nonce: forged(random) }),
+            0,
+            &[],
+        );
     });
     let welcome = world.ends[0].transmit(now).expect("a Welcome");
     assert!(world.ends[0].transmit(now).is_none(), "one answer, to the last");

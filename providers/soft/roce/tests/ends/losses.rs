@@ -69,7 +69,7 @@ impl Kind {
             }
             Self::Flush => {
                 let how = Feth { whole_region: true, global: true, persistent: false };
-                Op::Flush { va: 0, rkey: RKEY, how }
+                Op::Flush { va: 0, rkey: RKEY, flush_scope: how }
             }
             Self::AtomicWrite => Op::AtomicWrite { va: 8 * (id % 8), rkey: RKEY },
         };
@@ -121,7 +121,7 @@ fn world(peer: Peer, seed: u64) -> World {
     World::new(Service::Rc, seed, |config, sending| {
         sending.timeout = 18;
         if peer == Peer::GoesBack {
-            config.tuning.hold = 0;
+            config.tuning.max_held_packets = 0;
         }
     })
 }

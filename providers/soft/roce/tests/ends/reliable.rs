@@ -76,7 +76,7 @@ impl Oracle {
             8 => {
                 self.flushes += 1;
                 let how = Feth { whole_region: false, global: true, persistent: false };
-                (Op::Flush { va: va as u64, rkey: RKEY, how }, len)
+                (Op::Flush { va: va as u64, rkey: RKEY, flush_scope: how }, len)
             }
             _ => {
                 let va = va & !7;
@@ -222,7 +222,7 @@ fn an_end_that_holds_packets_works_with_one_that_does_not() {
     for seed in 0..6 {
         torture(Service::Rc, 0x400 + seed, WORST, 200, |config, sending| {
             patient(sending);
-            config.tuning.hold = if config.qpn.get() % 2 == 0 { 0 } else { 16 };
+            config.tuning.max_held_packets = if config.qpn.get() % 2 == 0 { 0 } else { 16 };
         });
     }
 }

@@ -197,7 +197,7 @@ fn a_queue_pair_that_grants_nothing_refuses_every_remote_request() {
         write(0, 0, RKEY, 8),
         read(0, 8),
         Work::new(0, Op::Atomic { va: 0, rkey: RKEY, op: AtomicOp::FetchAdd { add: 1 } }, 8),
-        Work::new(0, Op::Flush { va: 0, rkey: RKEY, how }, 8),
+        Work::new(0, Op::Flush { va: 0, rkey: RKEY, flush_scope: how }, 8),
         Work::new(0, Op::AtomicWrite { va: 0, rkey: RKEY }, 8),
     ];
     for work in ops {
@@ -622,7 +622,7 @@ fn with_the_extension_an_acknowledgement_travels_with_the_only_request() {
     ] {
         let mut world = world(|config, _| {
             config.tuning.hello = knows;
-            config.tuning.along = may;
+            config.tuning.piggybacks_acks = may;
         });
         // The first request of each end greets. The second request of the first end finds the peer
         // known, and waits for its acknowledgement.

@@ -66,7 +66,7 @@ fn datagram(id: u64, qkey: u32, len: u32) -> Work {
     Work::new(id, Op::Datagram { qpn: Qpn::new(0x12), qkey, immediate }, len)
 }
 
-/// IBTA 1.7 9.8.3.
+/// IBTA 1.7 3.5.3, 9.8.3: a work request with a controlled Q_Key sends the Q_Key of the QP.
 #[test]
 fn datagrams_need_the_key_and_a_receive() {
     let mut world = World::new(Service::Ud, 1, |_, _| {});
@@ -102,7 +102,7 @@ fn multicast_datagrams_are_for_everybody() {
     assert_eq!(world.ends[1].inbox.len(), 1);
 }
 
-/// IBTA 1.7 3.5.10.
+/// IBTA 1.7 3.5.10, 13.4.5.
 #[test]
 fn datagrams_between_managers_have_their_number_at_both_ends() {
     let mut world = World::new(Service::Ud, 1, |_, _| {});

@@ -80,7 +80,7 @@ impl Conn {
     fn packet(&mut self, now: Time, packet: &[u8], congested: bool) {
         let addresses = self.qp.config().peer.expect("connected").addresses.reversed();
         match self.qp.receive(now, &Arrival { addresses, congested, packet }) {
-            Step::Ask(ask) => {
+            Step::AskCaller(ask) => {
                 match ask {
                     ResponderRequest::Deliver { offset, payload, last, .. } => {
                         assert_eq!(offset, self.offset, "in order, each once");
@@ -95,8 +95,8 @@ impl Conn {
                 }
                 self.qp.answer(ResponderReply::Accepted);
             }
-            Step::Place { payload, .. } => self.received += payload.len() as u64,
-            Step::Hold(place) => {
+            Step::PlaceResponse { payload, .. } => self.received += payload.len() as u64,
+            Step::HoldPacket(place) => {
                 self.held.insert(place, packet.to_vec());
             }
             Step::Done | Step::Dropped(_) | Step::Original { .. } => {}

@@ -64,7 +64,7 @@ pub enum RuleHits {
         /// Number of operations hit.
         hits: u32,
         /// Number of operations in total.
-        of: u32,
+        total: u32,
         /// The seed of the pseudo-random numbers.
         seed: u64,
     },
@@ -106,7 +106,7 @@ pub struct Rule {
     /// The effect.
     pub fault: Fault,
     /// Which operations are hit.
-    pub when: RuleHits,
+    pub hits: RuleHits,
     /// Only this queue pair of the process, numbered from 1 in the order of creation.
     pub qp: Option<u32>,
     /// Only requests of this class.
@@ -214,7 +214,7 @@ impl<C: Count> Plan<C> {
 
     /// The stream of the rules that concern queue pair `qp`; `None`: none does.
     pub fn stream(&self, qp: u32, kind: QpType) -> Option<Stream<C>> {
-        let mut stream = Stream { qp, kind, rules: vec![], seen: 0 };
+        let mut stream = Stream { qp, qp_type: kind, rules: vec![], examined_rules: 0 };
         stream.extend(self);
         (!stream.rules.is_empty()).then_some(stream)
     }
@@ -224,22 +224,22 @@ impl<C: Count> Plan<C> {
 #[derive(Debug)]
 pub struct Stream<C = Cell<u64>> {
     qp: u32,
-    kind: QpType,
+    qp_type: QpType,
     /// Each rule with the number of this queue pair's operations that it counted.
     rules: Vec<(Arc<CountedRule<C>>, u64)>,
     /// Number of the plan's rules that were examined.
-    seen: usize,
+    examined_rules: usize,
 }
 
 impl<C: Count> Stream<C> {
     /// Adds the rules that are new in `plan`; they start counting now.
     pub fn extend(&mut self, plan: &Plan<C>) {
-        for live in plan.rules.iter().skip(self.seen) {
-            if live.rule.concerns(self.qp, self.kind) {
+        for live in plan.rules.iter().skip(self.examined_rules) {
+            if live.rule.concerns(self.qp, self.qp_type) {
                 self.rules.push((Arc::clone(live), 0));
             }
         }
-        self.seen = self.seen.max(plan.rules.len());
+        self.examined_rules = self.examined_rules.max(plan.rules.len());
     }
 
     /// The fault of the next posted request. All rules count the request; the first that applies
@@ -248,7 +248,7 @@ impl<C: Count> Stream<C> {
         let class = Class::of(opcode)?;
         let mut faulted = None;
         for (live, own) in &mut self.rules {
-            let Rule { fault, when, per_device, .. } = live.rule;
+            let Rule { fault, hits: when, per_device, .. } = live.rule;
             if !live.rule.counts(class, opcode) {
                 continue;
             }
@@ -286,7 +286,7 @@ impl RuleHits {
         match self {
             Self::Nth(nth) => number == nth,
             Self::Every(every) => number.is_multiple_of(every),
-            Self::Rate { hits, of, seed } => {
+            Self::Rate { hits, total: of, seed } => {
                 let drawn = mix(mix(mix(seed ^ index) ^ u64::from(qp)) ^ number);
                 // A uniform number below `of`.
                 ((u128::from(drawn) * u128::from(of)) >> 64) < u128::from(hits)
@@ -335,7 +335,7 @@ pub struct RequestDelay {
 impl RequestDelay {
     /// A request that is lost `times` in a row. Each loss costs the timeout of `ibv_qp_attr` (0:
     /// for ever), and the request is repeated up to `retry_cnt` times.
-    pub fn lost(times: u32, timeout: u8, retry_cnt: u8) -> Self {
+    pub fn for_losses(times: u32, timeout: u8, retry_cnt: u8) -> Self {
         let survives = times <= u32::from(retry_cnt);
         let waits = if survives { times as u8 } else { retry_cnt.saturating_add(1) };
         let span = give_up_us(timeout, waits.saturating_sub(1)).map(Duration::from_micros);
@@ -484,14 +484,18 @@ mod tests {
     fn a_lost_request_costs_time_outs_until_the_retries_are_used_up() {
         let us = |n| Some(Duration::from_micros(n));
         let survives = |span| RequestDelay { span, status: None };
-        assert_eq!(RequestDelay::lost(1, 14, 7), survives(us(67_108)));
-        assert_eq!(RequestDelay::lost(7, 14, 7), survives(us(7 * 67_108)));
+        assert_eq!(RequestDelay::for_losses(1, 14, 7), survives(us(67_108)));
+        assert_eq!(RequestDelay::for_losses(7, 14, 7), survives(us(7 * 67_108)));
         let fails = RequestDelay { span: us(8 * 67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
-        assert_eq!(RequestDelay::lost(8, 14, 7), fails);
-        assert_eq!(RequestDelay::lost(ALL, 14, 7), fails);
+        assert_eq!(RequestDelay::for_losses(8, 14, 7), fails);
+        assert_eq!(RequestDelay::for_losses(ALL, 14, 7), fails);
         let at_once = RequestDelay { span: us(67_108), status: Some(IBV_WC_RETRY_EXC_ERR) };
-        assert_eq!(RequestDelay::lost(1, 14, 0), at_once);
-        assert_eq!(RequestDelay::lost(1, 0, 7), survives(None), "no time-out: never sent again");
+        assert_eq!(RequestDelay::for_losses(1, 14, 0), at_once);
+        assert_eq!(
+            RequestDelay::for_losses(1, 0, 7),
+            survives(None),
+            "no time-out: never sent again"
+        );
     }
 
     #[test]

@@ -26,7 +26,7 @@ fn statement(text: &str) -> Result<Statement, String> {
     let what = words.next().unwrap_or_default();
     let mut options = Options::default();
     for word in words {
-        options.take(word)?;
+        options.parse_word(word)?;
     }
     let made = match what {
         "drop" => options.rule(|o| Fault::Drop { times: o.times.take().unwrap_or(1) }),
@@ -41,7 +41,7 @@ fn statement(text: &str) -> Result<Statement, String> {
         "local-error" => options.rule(|_| Fault::Local),
         "qp-error" => options.rule(|_| Fault::QpError),
         "cq-overrun" => {
-            let nth = match options.when.take() {
+            let nth = match options.hits.take() {
                 Some(RuleHits::Nth(nth)) => nth,
                 _ => return Err("at which completion? Say nth=100".into()),
             };
@@ -76,7 +76,7 @@ fn event(event: u32) -> Result<Statement, String> {
 /// The options behind the action word; removed when used.
 #[derive(Debug, Default)]
 struct Options {
-    when: Option<RuleHits>,
+    hits: Option<RuleHits>,
     seed: Option<u64>,
     qp: Option<u32>,
     cq: Option<u32>,
@@ -86,11 +86,11 @@ struct Options {
     times: Option<u32>,
     span: Option<Duration>,
     /// Options with the value `any`, which restrict nothing.
-    any: Vec<&'static str>,
+    unrestricted: Vec<&'static str>,
 }
 
 impl Options {
-    fn take(&mut self, word: &str) -> Result<(), String> {
+    fn parse_word(&mut self, word: &str) -> Result<(), String> {
         let Some((name, value)) = word.split_once('=') else {
             return Err(format!("\"{}\" is not name=value", word.escape_debug()));
         };
@@ -102,34 +102,34 @@ impl Options {
             ("cq", "any") => self.say_any("cq"),
             ("op", "any") => self.say_any("op"),
             ("type", "any") => self.say_any("type"),
-            ("nth", _) => put(&mut self.when, RuleHits::Nth(count()?)),
-            ("every", _) => put(&mut self.when, RuleHits::Every(count()?)),
+            ("nth", _) => set_once(&mut self.hits, RuleHits::Nth(count()?)),
+            ("every", _) => set_once(&mut self.hits, RuleHits::Every(count()?)),
             ("rate", _) => {
                 let rate = rate(value).ok_or_else(|| wrong("a part of all, such as 1/100"))?;
-                put(&mut self.when, rate)
+                set_once(&mut self.hits, rate)
             }
             ("seed", _) => {
-                put(&mut self.seed, value.parse().map_err(|_| wrong("a number from 0"))?)
+                set_once(&mut self.seed, value.parse().map_err(|_| wrong("a number from 0"))?)
             }
-            ("qp", _) => put(&mut self.qp, small()?),
-            ("cq", _) => put(&mut self.cq, small()?),
-            ("times", "all") => put(&mut self.times, ALL),
-            ("times", _) => put(&mut self.times, small()?),
+            ("qp", _) => set_once(&mut self.qp, small()?),
+            ("cq", _) => set_once(&mut self.cq, small()?),
+            ("times", "all") => set_once(&mut self.times, ALL),
+            ("times", _) => set_once(&mut self.times, small()?),
             ("for", _) => {
                 let span = span(value).ok_or_else(|| wrong("a time, such as 50us, 5ms or 2s"))?;
-                put(&mut self.span, span)
+                set_once(&mut self.span, span)
             }
-            ("per", "qp") => put(&mut self.per_device, false),
-            ("per", "device") => put(&mut self.per_device, true),
+            ("per", "qp") => set_once(&mut self.per_device, false),
+            ("per", "device") => set_once(&mut self.per_device, true),
             ("per", _) => return Err(wrong("qp or device")),
             ("op", _) => {
                 let class =
                     class(value).ok_or_else(|| wrong("send, write, read, atomic, flush or any"))?;
-                put(&mut self.class, class)
+                set_once(&mut self.class, class)
             }
             ("type", _) => {
                 let known = transport(value).ok_or_else(|| wrong("rc, uc, ud, xrc, raw or any"))?;
-                put(&mut self.transport, known)
+                set_once(&mut self.transport, known)
             }
             _ => {
                 let names = "nth, every, rate, seed, qp, cq, op, type, per, times, for";
@@ -140,26 +140,26 @@ impl Options {
     }
 
     fn say_any(&mut self, name: &'static str) -> bool {
-        let fresh = !self.any.contains(&name);
-        self.any.push(name);
+        let fresh = !self.unrestricted.contains(&name);
+        self.unrestricted.push(name);
         fresh
     }
 
     /// A rule, which requires an option that says when.
     fn rule(&mut self, fault: impl FnOnce(&mut Self) -> Fault) -> Result<Statement, String> {
-        let when = match (self.when.take(), self.seed.take()) {
+        let when = match (self.hits.take(), self.seed.take()) {
             (None, _) => return Err("when? Say nth=3, every=10 or rate=1/100".into()),
-            (Some(RuleHits::Rate { hits, of, .. }), seed) => {
-                RuleHits::Rate { hits, of, seed: seed.unwrap_or(0) }
+            (Some(RuleHits::Rate { hits, total: of, .. }), seed) => {
+                RuleHits::Rate { hits, total: of, seed: seed.unwrap_or(0) }
             }
             (Some(_), Some(_)) => return Err("seed goes with rate".into()),
             (Some(when), None) => when,
         };
         let fault = fault(self);
-        self.any.retain(|name| !["qp", "op", "type"].contains(name));
+        self.unrestricted.retain(|name| !["qp", "op", "type"].contains(name));
         Ok(Statement::Rule(Rule {
             fault,
-            when,
+            hits: when,
             qp: self.qp.take(),
             class: self.class.take(),
             transport: self.transport.take(),
@@ -169,7 +169,7 @@ impl Options {
 
     /// A rule if an option says when; otherwise an action that happens at once.
     fn rule_or(&mut self, fault: Fault, order: ImmediateFault) -> Result<Statement, String> {
-        if self.when.is_some() {
+        if self.hits.is_some() {
             self.rule(|_| fault)
         } else {
             Ok(Statement::ImmediateFault(order))
@@ -179,15 +179,15 @@ impl Options {
     /// Checks that every option was used.
     fn nothing_left(&mut self, what: &str) -> Result<(), String> {
         if what == "cq-overrun" {
-            self.any.retain(|name| *name != "cq");
+            self.unrestricted.retain(|name| *name != "cq");
         }
         let left = [
-            ("trigger", self.when.is_some()),
+            ("trigger", self.hits.is_some()),
             ("seed", self.seed.is_some()),
-            ("qp", self.qp.is_some() || self.any.contains(&"qp")),
-            ("cq", self.cq.is_some() || self.any.contains(&"cq")),
-            ("op", self.class.is_some() || self.any.contains(&"op")),
-            ("type", self.transport.is_some() || self.any.contains(&"type")),
+            ("qp", self.qp.is_some() || self.unrestricted.contains(&"qp")),
+            ("cq", self.cq.is_some() || self.unrestricted.contains(&"cq")),
+            ("op", self.class.is_some() || self.unrestricted.contains(&"op")),
+            ("type", self.transport.is_some() || self.unrestricted.contains(&"type")),
             ("per", self.per_device.is_some()),
             ("times", self.times.is_some()),
             ("for", self.span.is_some()),
@@ -199,7 +199,7 @@ impl Options {
     }
 }
 
-fn put<T>(place: &mut Option<T>, value: T) -> bool {
+fn set_once<T>(place: &mut Option<T>, value: T) -> bool {
     place.replace(value).is_none()
 }
 
@@ -210,7 +210,7 @@ fn positive(text: &str) -> Option<u64> {
 fn rate(text: &str) -> Option<RuleHits> {
     let (hits, of) = text.split_once('/')?;
     let (hits, of): (u32, u32) = (hits.parse().ok()?, of.parse().ok()?);
-    (of > 0 && hits <= of).then_some(RuleHits::Rate { hits, of, seed: 0 })
+    (of > 0 && hits <= of).then_some(RuleHits::Rate { hits, total: of, seed: 0 })
 }
 
 fn span(text: &str) -> Option<Duration> {
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     fn rule(fault: Fault, when: RuleHits) -> Rule {
-        Rule { fault, when, qp: None, class: None, transport: None, per_device: false }
+        Rule { fault, hits: when, qp: None, class: None, transport: None, per_device: false }
     }
 
     fn error(text: &str) -> String {
@@ -274,7 +274,7 @@ mod tests {
             Statement::Rule(rule(Fault::Delay(Duration::from_millis(5)), RuleHits::Every(10))),
             Statement::Rule(rule(
                 Fault::Drop { times: ALL },
-                RuleHits::Rate { hits: 1, of: 100, seed: 42 },
+                RuleHits::Rate { hits: 1, total: 100, seed: 42 },
             )),
             Statement::Rule(Rule {
                 qp: Some(2),

@@ -17,14 +17,14 @@ pub struct SendQueueFaults<C = Cell<u64>> {
     stream: Option<Stream<C>>,
     /// Posted requests that a fault will hit.
     faulted: VecDeque<(u64, Fault)>,
-    held: Option<DelayedRequest>,
+    delayed: Option<DelayedRequest>,
 }
 
 /// A delayed request, and until when; `None`: for ever.
 #[derive(Clone, Copy, Debug)]
 struct DelayedRequest {
     n: u64,
-    until: Option<Time>,
+    deadline: Option<Time>,
 }
 
 /// The effect of a fault on the request to be issued.
@@ -67,7 +67,7 @@ impl Fault {
             }
             Self::Delay(span) => FaultEffect::Wait(RequestDelay::delay(span)),
             Self::Drop { times } => {
-                FaultEffect::Wait(RequestDelay::lost(times, by.timeout, by.retry_cnt))
+                FaultEffect::Wait(RequestDelay::for_losses(times, by.timeout, by.retry_cnt))
             }
             Self::Rnr { times } => {
                 FaultEffect::Wait(RequestDelay::not_ready(times, by.min_rnr_timer, by.rnr_retry))
@@ -81,7 +81,7 @@ impl Fault {
 
 impl<C> Default for SendQueueFaults<C> {
     fn default() -> Self {
-        Self { stream: None, faulted: VecDeque::new(), held: None }
+        Self { stream: None, faulted: VecDeque::new(), delayed: None }
     }
 }
 
@@ -97,7 +97,7 @@ impl<C: Count> SendQueueFaults<C> {
     }
 
     /// Drops all rules and the faults of posted requests.
-    pub fn forget(&mut self) {
+    pub fn clear(&mut self) {
         *self = Self::default();
     }
 
@@ -107,7 +107,7 @@ impl<C: Count> SendQueueFaults<C> {
     }
 
     /// Counts the posted request `n`, and decides whether a fault will hit it.
-    pub fn note(&mut self, n: u64, opcode: u32) {
+    pub fn record_posted(&mut self, n: u64, opcode: u32) {
         if let Some(fault) = self.stream.as_mut().and_then(|stream| stream.next(opcode)) {
             self.faulted.push_back((n, fault));
         }
@@ -125,24 +125,23 @@ impl<C: Count> SendQueueFaults<C> {
     /// Ends the fault of the first request to be hit.
     pub fn spend(&mut self) {
         self.faulted.pop_front();
-        self.held = None;
+        self.delayed = None;
     }
 
     /// Delays request `n` as `delay` says, from the first call on. Returns whether the delay is
     /// over by `now`.
-    pub fn hold(&mut self, n: u64, delay: &RequestDelay, now: Time) -> bool {
-        let held = match &mut self.held {
+    pub fn delay_is_over(&mut self, n: u64, delay: &RequestDelay, now: Time) -> bool {
+        let held = match &mut self.delayed {
             Some(held) if held.n == n => *held,
-            other => {
-                *other.insert(DelayedRequest { n, until: delay.span.map(|span| now.after(span)) })
-            }
+            other => *other
+                .insert(DelayedRequest { n, deadline: delay.span.map(|span| now.after(span)) }),
         };
-        held.until.is_some_and(|until| now >= until)
+        held.deadline.is_some_and(|until| now >= until)
     }
 
     /// Until when request `n` is delayed; `None`: not delayed, or for ever.
     pub fn held_until(&self, n: u64) -> Option<Time> {
-        self.held.filter(|held| held.n == n)?.until
+        self.delayed.filter(|held| held.n == n)?.deadline
     }
 }
 
@@ -161,24 +160,24 @@ mod tests {
     fn a_request_is_delayed_from_its_issue_for_the_given_time() {
         let mut faults = SendQueueFaults::<Cell<u64>>::default();
         let delay = RequestDelay::delay(Duration::from_millis(5));
-        assert!(!faults.hold(7, &delay, at(0)));
+        assert!(!faults.delay_is_over(7, &delay, at(0)));
         assert_eq!((faults.held_until(7), faults.held_until(8)), (Some(at(5)), None));
-        assert!(!faults.hold(7, &delay, at(4)));
-        assert!(faults.hold(7, &delay, at(5)));
+        assert!(!faults.delay_is_over(7, &delay, at(4)));
+        assert!(faults.delay_is_over(7, &delay, at(5)));
         faults.spend();
         assert_eq!(faults.held_until(7), None);
         // The next request has a delay of its own.
-        assert!(!faults.hold(8, &delay, at(6)));
-        assert!(!faults.hold(8, &delay, at(10)));
-        assert!(faults.hold(8, &delay, at(11)));
+        assert!(!faults.delay_is_over(8, &delay, at(6)));
+        assert!(!faults.delay_is_over(8, &delay, at(10)));
+        assert!(faults.delay_is_over(8, &delay, at(11)));
     }
 
     #[test]
     fn a_request_delayed_for_ever_is_never_released() {
         let mut faults = SendQueueFaults::<Cell<u64>>::default();
-        let delay = RequestDelay::lost(1, 0, 7);
-        assert!(!faults.hold(1, &delay, at(0)));
-        assert!(!faults.hold(1, &delay, at(1_000_000_000)));
+        let delay = RequestDelay::for_losses(1, 0, 7);
+        assert!(!faults.delay_is_over(1, &delay, at(0)));
+        assert!(!faults.delay_is_over(1, &delay, at(1_000_000_000)));
         assert_eq!(faults.held_until(1), None);
     }
 
@@ -200,7 +199,7 @@ mod tests {
         let mut plan = Plan::<Cell<u64>>::default();
         let rule = Rule {
             fault: Fault::Local,
-            when: RuleHits::Every(2),
+            hits: RuleHits::Every(2),
             qp: None,
             class: None,
             transport: None,
@@ -211,14 +210,14 @@ mod tests {
         plan.add(rule);
         assert!(faults.take_plan(&plan, 1, QpType::Rc) && !faults.is_empty());
         for n in 10..14 {
-            faults.note(n, IBV_WR_SEND);
+            faults.record_posted(n, IBV_WR_SEND);
         }
         assert_eq!(faults.next_faulted(10), Some((11, Fault::Local)));
         faults.spend();
         assert_eq!(faults.next_faulted(11), Some((13, Fault::Local)));
-        faults.forget();
+        faults.clear();
         assert_eq!(faults.next_faulted(11), None);
-        faults.note(14, IBV_WR_SEND);
+        faults.record_posted(14, IBV_WR_SEND);
         assert_eq!(faults.next_faulted(11), None);
     }
 
@@ -231,7 +230,7 @@ mod tests {
         let drop = Fault::Drop { times: ALL };
         let rnr = Fault::Rnr { times: 2 };
         let refuse = Fault::Refuse(Nak::Access);
-        assert_eq!(drop.effect_on(&by), FaultEffect::Wait(RequestDelay::lost(ALL, 14, 7)));
+        assert_eq!(drop.effect_on(&by), FaultEffect::Wait(RequestDelay::for_losses(ALL, 14, 7)));
         assert_eq!(rnr.effect_on(&by), FaultEffect::Wait(RequestDelay::not_ready(2, 12, 3)));
         assert_eq!(refuse.effect_on(&by), FaultEffect::Refused(Nak::Access));
         for fault in [drop, rnr, refuse] {

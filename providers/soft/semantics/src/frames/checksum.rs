@@ -29,7 +29,8 @@ const fn field(proto: u8) -> Option<usize> {
 
 /// The pseudo header's part of the sum: addresses, length and protocol.
 fn pseudo(frame: &[u8], ip: &Ip) -> u32 {
-    let addresses = if ip.is_v6 { ip.at + 8..ip.at + 40 } else { ip.at + 12..ip.at + 20 };
+    let addresses =
+        if ip.is_v6 { ip.offset + 8..ip.offset + 40 } else { ip.offset + 12..ip.offset + 20 };
     let len = ip.end.saturating_sub(ip.payload) as u32;
     sum(frame.get(addresses).unwrap_or_default())
         + (len >> 16)
@@ -43,7 +44,7 @@ pub fn are_right(frame: &[u8], places: &Places) -> bool {
     let Some(ip) = places.ip.filter(|ip| !ip.is_v6 && !ip.fragment) else { return false };
     let Some(at) = field(ip.proto) else { return false };
     let (Some(header), Some(payload)) =
-        (frame.get(ip.at..ip.payload), frame.get(ip.payload..ip.end))
+        (frame.get(ip.offset..ip.payload), frame.get(ip.payload..ip.end))
     else {
         return false;
     };
@@ -57,7 +58,7 @@ pub fn are_right(frame: &[u8], places: &Places) -> bool {
 pub fn fill(frame: &mut [u8], places: &Places) {
     let Some(ip) = places.ip else { return };
     if !ip.is_v6
-        && let Some(header) = frame.get_mut(ip.at..)
+        && let Some(header) = frame.get_mut(ip.offset..)
         && let Some(header) =
             header.get_mut(..usize::from(header.first().map_or(0, |b| b & 15)) * 4)
         && let Some(place) = header.get_mut(10..12)
@@ -151,7 +152,7 @@ pub fn make_segment(frame: &mut [u8], framing: Framing, segment: Segment) {
         }
     };
     if !ip.is_v6 {
-        add(ip.at + 4, segment.index, 2);
+        add(ip.offset + 4, segment.index, 2);
     }
     if ip.proto == TCP {
         add(ip.payload + 4, segment.offset, 4);

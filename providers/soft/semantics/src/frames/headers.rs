@@ -89,13 +89,13 @@ impl Key {
         words
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn copy_bytes(&mut self, at: usize, bytes: &[u8]) {
         if let Some(place) = self.0.get_mut(at..at + bytes.len()) {
             place.copy_from_slice(bytes);
         }
     }
 
-    fn mark(&mut self, at: usize, bit: u8) {
+    fn set_bit(&mut self, at: usize, bit: u8) {
         if let Some(byte) = self.0.get_mut(at) {
             *byte |= bit;
         }
@@ -105,13 +105,13 @@ impl Key {
         self.0.get(at..at + N).and_then(|b| b.try_into().ok()).unwrap_or([0; N])
     }
 
-    pub(super) fn has(&self, at: usize, bit: u8) -> bool {
+    pub(super) fn has_bit(&self, at: usize, bit: u8) -> bool {
         self.bytes::<1>(at)[0] & bit != 0
     }
 
     /// Whether the frame has a multicast destination.
     pub fn is_multicast(&self) -> bool {
-        self.has(at::DST_MAC, 1)
+        self.has_bit(at::DST_MAC, 1)
     }
 }
 
@@ -129,7 +129,7 @@ pub struct Places {
 pub(super) struct Ip {
     pub(super) is_v6: bool,
     /// Offset of the header, and of the payload behind all headers.
-    pub(super) at: usize,
+    pub(super) offset: usize,
     pub(super) payload: usize,
     /// Offset behind the packet: a frame may have padding.
     pub(super) end: usize,
@@ -184,7 +184,7 @@ pub fn dissect(frame: &[u8]) -> Option<(Key, Places)> {
     let mut key = Key::EMPTY;
     let mut places = Places::default();
     let (at, ether_type) = ethernet(frame, 0, 0, &mut key)?;
-    if key.has(at::LAYERS, LAYER_VLAN) {
+    if key.has_bit(at::LAYERS, LAYER_VLAN) {
         places.vlan = be16(frame, ETHERNET);
     }
     places.ip = network(frame, at, ether_type, 0, &mut key);
@@ -199,7 +199,7 @@ fn ethernet(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<(u
     let addresses: [u8; 12] = read(frame, start)?;
     let mut at = start + 12;
     let mut ether_type = be16(frame, at)?;
-    key.put(base + at::DST_MAC, &addresses);
+    key.copy_bytes(base + at::DST_MAC, &addresses);
     let mut tags = 0;
     while TAGS.contains(&ether_type)
         && tags < 2
@@ -207,14 +207,14 @@ fn ethernet(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<(u
         && let Some(next) = be16(frame, at + 4)
     {
         if tags == 0 {
-            key.put(base + at::VLAN_TAG, &tag);
-            key.mark(base + at::LAYERS, LAYER_VLAN);
+            key.copy_bytes(base + at::VLAN_TAG, &tag);
+            key.set_bit(base + at::LAYERS, LAYER_VLAN);
         }
         tags += 1;
         ether_type = next;
         at += VLAN;
     }
-    key.put(base + at::ETHER_TYPE, &ether_type.to_be_bytes());
+    key.copy_bytes(base + at::ETHER_TYPE, &ether_type.to_be_bytes());
     Some((at + 2, ether_type))
 }
 
@@ -226,7 +226,7 @@ fn network(frame: &[u8], start: usize, ether_type: u16, base: usize, key: &mut K
         _ if MPLS.contains(&ether_type) => return mpls(frame, start, base, key),
         _ => return None,
     };
-    key.put(base + at::PROTO, &[ip.proto]);
+    key.copy_bytes(base + at::PROTO, &[ip.proto]);
     let bit = match ip.proto {
         TCP => LAYER_TCP,
         UDP => LAYER_UDP,
@@ -234,12 +234,12 @@ fn network(frame: &[u8], start: usize, ether_type: u16, base: usize, key: &mut K
         _ => return Some(ip),
     };
     if let Some([a, b, c, d]) = read(frame, ip.payload).filter(|_| ip.payload + 4 <= ip.end) {
-        key.mark(base + at::LAYERS, bit);
+        key.set_bit(base + at::LAYERS, bit);
         if ip.proto == ESP {
-            key.put(base + at::DST_PORT, &[a, b, c, d]);
+            key.copy_bytes(base + at::DST_PORT, &[a, b, c, d]);
         } else {
-            key.put(base + at::SRC_PORT, &[a, b]);
-            key.put(base + at::DST_PORT, &[c, d]);
+            key.copy_bytes(base + at::SRC_PORT, &[a, b]);
+            key.copy_bytes(base + at::DST_PORT, &[c, d]);
         }
     }
     Some(ip)
@@ -254,16 +254,16 @@ fn ipv4(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     }
     let place = u16::from_be_bytes([header[6], header[7]]);
     let (dont, more, offset) = (place & 0x4000 != 0, place & 0x2000 != 0, place & 0x1fff);
-    key.mark(base + at::LAYERS, LAYER_IPV4);
-    key.put(base + at::TOS, &[header[1]]);
-    key.put(base + at::TTL, &[header[8]]);
-    key.put(base + at::FLAGS, &[u8::from(dont) << 1 | u8::from(more) << 2]);
-    key.put(base + at::SRC_IP + 12, &header[12..16]);
-    key.put(base + at::DST_IP + 12, &header[16..20]);
+    key.set_bit(base + at::LAYERS, LAYER_IPV4);
+    key.copy_bytes(base + at::TOS, &[header[1]]);
+    key.copy_bytes(base + at::TTL, &[header[8]]);
+    key.copy_bytes(base + at::FLAGS, &[u8::from(dont) << 1 | u8::from(more) << 2]);
+    key.copy_bytes(base + at::SRC_IP + 12, &header[12..16]);
+    key.copy_bytes(base + at::DST_IP + 12, &header[16..20]);
     let end = (start + total).min(frame.len());
     let ip = Ip {
         is_v6: false,
-        at: start,
+        offset: start,
         // A later fragment has no transport header.
         payload: if offset == 0 { start + header_len } else { end },
         end,
@@ -280,12 +280,12 @@ fn ipv6(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     }
     let end = start + 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     let end = end.min(frame.len());
-    key.mark(base + at::LAYERS, LAYER_IPV6);
-    key.put(base + at::TOS, &[header[0] << 4 | header[1] >> 4]);
-    key.put(base + at::FLOW_LABEL, &[0, header[1] & 15, header[2], header[3]]);
-    key.put(base + at::TTL, &[header[7]]);
-    key.put(base + at::SRC_IP, &header[8..24]);
-    key.put(base + at::DST_IP, &header[24..40]);
+    key.set_bit(base + at::LAYERS, LAYER_IPV6);
+    key.copy_bytes(base + at::TOS, &[header[0] << 4 | header[1] >> 4]);
+    key.copy_bytes(base + at::FLOW_LABEL, &[0, header[1] & 15, header[2], header[3]]);
+    key.copy_bytes(base + at::TTL, &[header[7]]);
+    key.copy_bytes(base + at::SRC_IP, &header[8..24]);
+    key.copy_bytes(base + at::DST_IP, &header[24..40]);
     let (mut proto, mut payload, mut fragment) = (header[6], start + 40, false);
     // Extension headers (RFC 8200, 4): hop-by-hop, routing, fragment, destination options.
     for _ in 0..8 {
@@ -298,7 +298,7 @@ fn ipv6(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
             if be16(frame, payload + 2)? & 0xfff8 != 0 {
                 return Some(Ip {
                     is_v6: true,
-                    at: start,
+                    offset: start,
                     payload: end,
                     end,
                     proto: next,
@@ -311,15 +311,15 @@ fn ipv6(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
         }
         proto = next;
     }
-    Some(Ip { is_v6: true, at: start, payload, end, proto, fragment })
+    Some(Ip { is_v6: true, offset: start, payload, end, proto, fragment })
 }
 
 /// Parses a label stack: only its outermost entry counts, and the IP version tells the payload.
 fn mpls(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
     let mut at = start;
     let outermost: [u8; 4] = read(frame, at)?;
-    key.put(at::MPLS, &outermost);
-    key.mark(at::TUNNELS, TUNNEL_MPLS);
+    key.copy_bytes(at::MPLS, &outermost);
+    key.set_bit(at::TUNNELS, TUNNEL_MPLS);
     let mut entry = outermost;
     while entry[2] & 1 == 0 {
         at += 4;
@@ -338,7 +338,7 @@ fn mpls(frame: &[u8], start: usize, base: usize, key: &mut Key) -> Option<Ip> {
 /// Parses the content of a tunnel packet.
 fn tunnel(frame: &[u8], ip: &Ip, key: &mut Key) {
     match ip.proto {
-        UDP if key.has(at::LAYERS, LAYER_UDP) => {
+        UDP if key.has_bit(at::LAYERS, LAYER_UDP) => {
             match u16::from_be_bytes(key.bytes(at::DST_PORT)) {
                 VXLAN_PORT => vxlan(frame, ip.payload + 8, key),
                 MPLS_PORT => mpls(frame, ip.payload + 8, at::INNER, key).map(drop),
@@ -355,8 +355,8 @@ fn vxlan(frame: &[u8], start: usize, key: &mut Key) -> Option<()> {
     if flags & 8 == 0 {
         return None;
     }
-    key.put(at::TUNNEL_ID, &[0, a, b, c]);
-    key.mark(at::TUNNELS, TUNNEL_VXLAN);
+    key.copy_bytes(at::TUNNEL_ID, &[0, a, b, c]);
+    key.set_bit(at::TUNNELS, TUNNEL_VXLAN);
     let (at, ether_type) = ethernet(frame, start + 8, at::INNER, key)?;
     network(frame, at, ether_type, at::INNER, key).map(drop)
 }
@@ -370,15 +370,15 @@ fn gre(frame: &[u8], start: usize, key: &mut Key) -> Option<()> {
         next += 4;
     }
     if flags & 0x2000 != 0 {
-        key.put(at::TUNNEL_ID, &read::<4>(frame, next)?);
+        key.copy_bytes(at::TUNNEL_ID, &read::<4>(frame, next)?);
         next += 4;
     }
     if flags & 0x1000 != 0 {
         next += 4;
     }
-    key.put(at::GRE_FLAGS, &[a, b]);
-    key.put(at::GRE_PROTOCOL, &[c, d]);
-    key.mark(at::TUNNELS, TUNNEL_GRE);
+    key.copy_bytes(at::GRE_FLAGS, &[a, b]);
+    key.copy_bytes(at::GRE_PROTOCOL, &[c, d]);
+    key.set_bit(at::TUNNELS, TUNNEL_GRE);
     let (at, ether_type) = match protocol {
         BRIDGED => ethernet(frame, next, at::INNER, key)?,
         other => (next, other),
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(key.bytes::<2>(at::DST_PORT), 2222u16.to_be_bytes());
         assert_eq!(key.bytes::<1>(at::LAYERS), [LAYER_VLAN | LAYER_IPV4 | LAYER_UDP]);
         assert_eq!(places.vlan, Some(0x6123));
-        let ip = Ip { is_v6: false, at: 18, payload: 38, end: 51, proto: UDP, fragment: false };
+        let ip = Ip { is_v6: false, offset: 18, payload: 38, end: 51, proto: UDP, fragment: false };
         assert_eq!(places.ip, Some(ip));
         assert!(!key.is_multicast());
     }
@@ -489,7 +489,7 @@ mod tests {
         frame.extend(&golden::UDP4[18..]);
         let (key, places) = dissect(&frame).expect("a frame");
         assert_eq!(key.bytes::<4>(at::MPLS), [0x12, 0x34, 0x50, 64]);
-        assert!(key.has(at::TUNNELS, TUNNEL_MPLS) && places.ip.is_none());
+        assert!(key.has_bit(at::TUNNELS, TUNNEL_MPLS) && places.ip.is_none());
         assert_eq!(key.bytes::<2>(at::INNER + at::DST_PORT), 2222u16.to_be_bytes());
     }
 
@@ -499,7 +499,7 @@ mod tests {
         frame[24..26].copy_from_slice(&[0x20, 9]);
         let (key, places) = dissect(&frame).expect("a frame");
         assert_eq!(key.bytes::<4>(at::DST_PORT), [0; 4]);
-        assert!(!key.has(at::LAYERS, LAYER_UDP));
+        assert!(!key.has_bit(at::LAYERS, LAYER_UDP));
         assert_eq!(key.bytes::<1>(at::FLAGS), [4]);
         assert!(places.ip.is_some_and(|ip| ip.fragment));
     }

@@ -59,7 +59,7 @@ impl Segmenter {
     }
 
     /// The place of a kept header.
-    pub fn place(&mut self, slot: usize) -> &mut [u8] {
+    pub fn header_slot(&mut self, slot: usize) -> &mut [u8] {
         let at = slot * self.max_header;
         self.headers.get_mut(at..at + self.max_header).unwrap_or_default()
     }
@@ -122,10 +122,10 @@ mod tests {
     fn each_request_of_the_queue_has_a_place_for_its_header() {
         let mut segmenter = Segmenter::new(Framing::Ipoib, MTU, 5, 44).expect("memory");
         for slot in 0..8u8 {
-            segmenter.place(usize::from(slot)).fill(slot);
+            segmenter.header_slot(usize::from(slot)).fill(slot);
         }
         for slot in 0..8u8 {
-            assert_eq!(segmenter.place(usize::from(slot)), [slot; 44]);
+            assert_eq!(segmenter.header_slot(usize::from(slot)), [slot; 44]);
         }
     }
 }

@@ -28,13 +28,13 @@ impl Pattern {
     }
 
     /// A hash of the pattern; equal patterns have equal hashes.
-    pub fn shape(&self) -> u64 {
-        shape(self.value.iter().chain(&self.mask).copied())
+    pub fn pattern_hash(&self) -> u64 {
+        hash_words(self.value.iter().chain(&self.mask).copied())
     }
 }
 
 /// FNV-1a over words.
-pub fn shape(words: impl Iterator<Item = u64>) -> u64 {
+pub fn hash_words(words: impl Iterator<Item = u64>) -> u64 {
     words.fold(0xcbf2_9ce4_8422_2325, |hash, word| (hash ^ word).wrapping_mul(0x100_0000_01b3))
 }
 
@@ -100,33 +100,33 @@ pub struct StoppingRule {
     /// The precedence of the rule's rank.
     pub precedence: u32,
     /// The hash of the rule's pattern; 0 for default rules, which do not compete.
-    pub shape: u64,
+    pub pattern_hash: u64,
     /// The time of the rule's creation, in the order of all rules.
-    pub born: u64,
+    pub created_ns: u64,
 }
 
 impl StoppingRule {
     /// No rule stops the frame.
-    pub const NOBODY: Self = Self { precedence: u32::MAX, shape: 0, born: u64::MAX };
+    pub const NOBODY: Self = Self { precedence: u32::MAX, pattern_hash: 0, created_ns: u64::MAX };
 
     /// Offers a matching rule. Among rules of one priority the oldest wins.
-    pub fn challenge(&mut self, rank: Rank, born: u64, shape: impl FnOnce() -> u64) {
+    pub fn challenge(&mut self, rank: Rank, created_ns: u64, hash: impl FnOnce() -> u64) {
         if rank.class == Class::Sniffer || rank.dont_trap {
             return;
         }
         let precedence = rank.precedence();
-        if (precedence, born) < (self.precedence, self.born) {
-            let shape = if rank.class == Class::Normal { shape() } else { 0 };
-            *self = Self { precedence, shape, born };
+        if (precedence, created_ns) < (self.precedence, self.created_ns) {
+            let pattern_hash = if rank.class == Class::Normal { hash() } else { 0 };
+            *self = Self { precedence, pattern_hash, created_ns };
         }
     }
 
     /// Whether a matching rule gets the frame.
-    pub fn lets(&self, rank: Rank, shape: impl FnOnce() -> u64) -> bool {
+    pub fn permits(&self, rank: Rank, hash: impl FnOnce() -> u64) -> bool {
         match rank.class {
             Class::Sniffer => true,
             _ if rank.dont_trap => rank.precedence() <= self.precedence,
-            Class::Normal => rank.precedence() == self.precedence && shape() == self.shape,
+            Class::Normal => rank.precedence() == self.precedence && hash() == self.pattern_hash,
             _ => rank.precedence() == self.precedence,
         }
     }
@@ -150,7 +150,7 @@ pub struct FlowRule {
 #[derive(Clone, Copy, Debug)]
 pub struct Spec<'a> {
     /// `ibv_flow_spec_type`.
-    pub kind: u32,
+    pub spec_type: u32,
     /// The bytes behind type and size.
     pub body: &'a [u8],
 }
@@ -291,7 +291,7 @@ pub fn check(
     }
     let (mut tag, mut drop) = (None, false);
     for spec in specs {
-        match spec.kind {
+        match spec.spec_type {
             IBV_FLOW_SPEC_ACTION_TAG => {
                 let bytes: &[u8; 4] =
                     spec.body.get(2..6).and_then(|b| b.try_into().ok()).ok_or(Refused::Invalid)?;
@@ -316,8 +316,8 @@ pub fn check(
 
 /// Adds the requirements of one specification.
 fn demand(draft: &mut PatternBuilder, spec: &Spec<'_>) -> Result<(), Refused> {
-    let base = if spec.kind & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
-    let kind = spec.kind & !IBV_FLOW_SPEC_INNER;
+    let base = if spec.spec_type & IBV_FLOW_SPEC_INNER != 0 { at::INNER } else { 0 };
+    let kind = spec.spec_type & !IBV_FLOW_SPEC_INNER;
     // Filters of bytes and 16-bit fields begin right behind the size, others at the next multiple
     // of four.
     let (from, len) = match kind {
@@ -414,7 +414,7 @@ mod tests {
 
     fn normal(specs: &[(u32, Vec<u8>)]) -> Result<FlowRule, Refused> {
         let specs: Vec<Spec<'_>> =
-            specs.iter().map(|(kind, body)| Spec { kind: *kind, body }).collect();
+            specs.iter().map(|(kind, body)| Spec { spec_type: *kind, body }).collect();
         check(IBV_FLOW_ATTR_NORMAL, 0, 0, &specs)
     }
 
@@ -513,7 +513,7 @@ mod tests {
         );
         let (kind, body) = v4;
         assert_eq!(
-            of(IBV_FLOW_ATTR_ALL_DEFAULT, 0, &[Spec { kind, body: &body }]),
+            of(IBV_FLOW_ATTR_ALL_DEFAULT, 0, &[Spec { spec_type: kind, body: &body }]),
             Some(Refused::Invalid)
         );
     }
@@ -539,17 +539,35 @@ mod tests {
         let multi = rank(Class::MulticastDefault, false, 9);
         let sniffer = rank(Class::Sniffer, false, 0);
         let mut winner = StoppingRule::NOBODY;
-        assert!(!winner.lets(all, || 1) && winner.lets(sniffer, || 1) && winner.lets(copy, || 1));
+        assert!(
+            !winner.permits(all, || 1)
+                && winner.permits(sniffer, || 1)
+                && winner.permits(copy, || 1)
+        );
         winner.challenge(all, 1, || 10);
-        assert!(winner.lets(all, || 3) && winner.lets(multi, || 4), "defaults do not compete");
+        assert!(
+            winner.permits(all, || 3) && winner.permits(multi, || 4),
+            "defaults do not compete"
+        );
         winner.challenge(low, 2, || 20);
         winner.challenge(high, 9, || 30);
         winner.challenge(high, 8, || 40);
         winner.challenge(copy, 0, || 50);
         winner.challenge(sniffer, 0, || 60);
-        assert_eq!(winner, StoppingRule { precedence: 1, shape: 40, born: 8 });
-        assert!(winner.lets(high, || 40) && !winner.lets(high, || 30) && !winner.lets(low, || 40));
-        assert!(winner.lets(copy, || 0) && winner.lets(sniffer, || 0) && !winner.lets(all, || 0));
-        assert!(!winner.lets(rank(Class::Normal, true, 2), || 0), "behind the one that stops it");
+        assert_eq!(winner, StoppingRule { precedence: 1, pattern_hash: 40, created_ns: 8 });
+        assert!(
+            winner.permits(high, || 40)
+                && !winner.permits(high, || 30)
+                && !winner.permits(low, || 40)
+        );
+        assert!(
+            winner.permits(copy, || 0)
+                && winner.permits(sniffer, || 0)
+                && !winner.permits(all, || 0)
+        );
+        assert!(
+            !winner.permits(rank(Class::Normal, true, 2), || 0),
+            "behind the one that stops it"
+        );
     }
 }

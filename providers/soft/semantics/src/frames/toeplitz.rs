@@ -46,7 +46,7 @@ impl Hash {
         let base = if self.fields & IBV_RX_HASH_INNER != 0 { at::INNER } else { 0 };
         let mut data = ArrayVec::<u8, KEY_BYTES>::new();
         let mut add = |field: u32, layer: u8, bytes: &[u8]| {
-            if self.fields & field != 0 && key.has(base + at::LAYERS, layer) {
+            if self.fields & field != 0 && key.has_bit(base + at::LAYERS, layer) {
                 // Addresses of one version and the ports never exceed the key's length.
                 let _ = data.try_extend_from_slice(bytes);
             }

@@ -228,7 +228,7 @@ impl TagList {
     }
 
     /// Finds and takes the entry for a message with `tag`; returns its handle.
-    pub fn take(&mut self, tag: u64) -> Option<u32> {
+    pub fn match_message(&mut self, tag: u64) -> Option<u32> {
         let mut found = NONE;
         let mut order = u64::MAX;
         for (mask, _) in &self.masks {
@@ -249,7 +249,7 @@ impl TagList {
 
     /// Copies the receive of a taken entry to `to`; `false`: no such entry.
     pub fn describe(&self, handle: u32, to: &mut Receive) -> bool {
-        let Some(place) = self.taken(handle) else { return false };
+        let Some(place) = self.taken_entry(handle) else { return false };
         let entry = &self.entries[index(place)];
         let list = &self.sges[index(place) * self.max_sge..][..usize::from(entry.sges)];
         to.wr_id = entry.wr_id;
@@ -259,14 +259,14 @@ impl TagList {
 
     /// Frees a taken entry whose message is complete. Returns its `recv_wr_id`.
     pub fn finish(&mut self, handle: u32) -> Option<u64> {
-        let place = self.taken(handle)?;
+        let place = self.taken_entry(handle)?;
         self.release(place);
         Some(self.entries[index(place)].wr_id)
     }
 
     /// Restores a taken entry whose message was abandoned.
     pub fn restore(&mut self, handle: u32) -> Option<Restored> {
-        let place = self.taken(handle)?;
+        let place = self.taken_entry(handle)?;
         let TagEntry { wr_id, state, .. } = self.entries[index(place)];
         if state == (EntryState::Taken { refused_removal: true }) {
             self.release(place);
@@ -276,7 +276,7 @@ impl TagList {
         Some(Restored::Listed)
     }
 
-    fn taken(&self, handle: u32) -> Option<u32> {
+    fn taken_entry(&self, handle: u32) -> Option<u32> {
         let place = (handle & 0xffff) + 1;
         let entry = self.entries.get(index(place))?;
         let taken = matches!(entry.state, EntryState::Taken { .. });
@@ -295,13 +295,13 @@ impl TagList {
         // The message was unreported, unless software counts wrongly.
         let unreported = self.phase.unreported;
         self.phase.unreported = unreported.checked_sub(1).unwrap_or(u64::from(u16::MAX));
-        self.settle();
+        self.enter_waiting();
     }
 
     /// Records that software has seen `seen` unexpected messages, modulo 2^16.
     pub fn sync(&mut self, seen: u32) {
         self.phase.unreported = u64::from(self.phase.unexpected.wrapping_sub(seen as u16));
-        self.settle();
+        self.enter_waiting();
     }
 
     /// Whether software has reported every unexpected message.
@@ -310,7 +310,7 @@ impl TagList {
     }
 
     /// Moves waiting entries to the table once software is in step.
-    fn settle(&mut self) {
+    fn enter_waiting(&mut self) {
         while self.in_step() && self.waiting.head != NONE {
             let place = self.waiting.head;
             self.unlink_waiting(place);

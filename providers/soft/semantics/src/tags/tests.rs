@@ -15,7 +15,7 @@ fn add(list: &mut TagList, tag: u64, mask: u64, id: u64) -> u32 {
 
 /// The `recv_wr_id` of the entry that a message with `tag` matches.
 fn arrives(list: &mut TagList, tag: u64) -> Option<u64> {
-    let handle = list.take(tag)?;
+    let handle = list.match_message(tag)?;
     list.finish(handle)
 }
 
@@ -72,7 +72,7 @@ fn a_full_list_refuses_and_has_room_again_when_an_entry_is_gone() {
 fn a_place_is_in_use_until_its_message_is_finished() {
     let mut list = list(1);
     add(&mut list, 1, EXACT, 1);
-    let handle = list.take(1).expect("a match");
+    let handle = list.match_message(1).expect("a match");
     assert_eq!(list.add(2, EXACT, 2, &[]), None);
     assert_eq!(list.finish(handle), Some(1));
     assert_eq!(list.finish(handle), None);
@@ -87,7 +87,7 @@ fn removal_tells_whether_a_message_was_faster() {
     assert_eq!(list.remove(kept), Removal::TooLate, "removed before");
     assert_eq!(arrives(&mut list, 1), None);
     let taken = add(&mut list, 1, EXACT, 2);
-    let by_message = list.take(1).expect("a match");
+    let by_message = list.match_message(1).expect("a match");
     assert_eq!(taken, by_message);
     assert_eq!(list.remove(taken), Removal::TooLate, "under way");
     assert_eq!(list.finish(taken), Some(2));
@@ -115,8 +115,8 @@ fn an_unfinished_message_gives_its_entry_back_at_its_place() {
     for id in 1..=3 {
         add(&mut list, 7, EXACT, id);
     }
-    let first = list.take(7).expect("a match");
-    let second = list.take(7).expect("a match");
+    let first = list.match_message(7).expect("a match");
+    let second = list.match_message(7).expect("a match");
     add(&mut list, 7, EXACT, 4);
     assert_eq!(list.restore(second), Some(Restored::Listed));
     assert_eq!(list.restore(first), Some(Restored::Listed));
@@ -132,7 +132,7 @@ fn an_entry_comes_back_between_those_around_it() {
     for id in 1..=4 {
         add(&mut list, 7, EXACT, id);
     }
-    let [first, second] = [(); 2].map(|()| list.take(7).expect("a match"));
+    let [first, second] = [(); 2].map(|()| list.match_message(7).expect("a match"));
     assert_eq!(list.restore(first), Some(Restored::Listed));
     assert_eq!(list.restore(second), Some(Restored::Listed));
     for id in 1..=4 {
@@ -144,7 +144,7 @@ fn an_entry_comes_back_between_those_around_it() {
 fn an_entry_whose_removal_was_refused_does_not_come_back() {
     let mut list = list(4);
     let handle = add(&mut list, 7, EXACT, 1);
-    assert_eq!(list.take(7), Some(handle));
+    assert_eq!(list.match_message(7), Some(handle));
     assert_eq!(list.remove(handle), Removal::TooLate);
     assert_eq!(list.restore(handle), Some(Restored::MustComplete(1)));
     assert_eq!(arrives(&mut list, 7), None);
@@ -154,7 +154,7 @@ fn an_entry_whose_removal_was_refused_does_not_come_back() {
 fn entries_added_out_of_step_wait_until_software_is_in_step() {
     let mut list = list(8);
     add(&mut list, 1, EXACT, 1);
-    assert_eq!(list.take(2), None);
+    assert_eq!(list.match_message(2), None);
     list.count_unexpected();
     assert!(!list.in_step());
     add(&mut list, 2, EXACT, 2);
@@ -223,7 +223,7 @@ fn a_taken_entry_describes_its_receive() {
     let handle = list.add(5, EXACT, 77, &ranges).expect("room");
     let mut receive = Receive::default();
     assert!(!list.describe(handle, &mut receive), "nothing has it yet");
-    assert_eq!(list.take(5), Some(handle));
+    assert_eq!(list.match_message(5), Some(handle));
     assert!(list.describe(handle, &mut receive));
     assert_eq!((receive.wr_id, receive.sges.len()), (77, 2));
     assert_eq!((receive.sges[1].addr, receive.sges[1].length, receive.sges[1].lkey), (2, 20, 9));
@@ -318,7 +318,7 @@ fn a_random_history_agrees_with_a_linear_search() {
                 }
                 4..8 => {
                     let tag = random.below(tags);
-                    let found = list.take(tag);
+                    let found = list.match_message(tag);
                     assert_eq!(found, oracle.take(tag).map(|(h, _)| h), "{what}");
                     if found.is_none() && random.below(4) == 0 {
                         list.count_unexpected();

@@ -67,7 +67,7 @@ pub(crate) struct SteeringRule {
     pub(in crate::engine) index: usize,
     pub(in crate::engine) rank: Rank,
     /// Shape of the pattern.
-    pub(in crate::engine) shape: u64,
+    pub(in crate::engine) pattern_hash: u64,
     pub(in crate::engine) pattern: Pattern,
     pub(in crate::engine) tag: u32,
     pub(in crate::engine) drop: bool,

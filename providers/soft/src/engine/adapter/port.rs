@@ -27,12 +27,12 @@ pub(crate) struct ControlThread {
 /// The port behind all devices of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Port {
-    down: AtomicBool,
+    is_down: AtomicBool,
     /// Orders wait. The following fields belong to the thread that carries out orders.
     pub(crate) ordered: AtomicBool,
     pub(crate) orders: Mutex<VecDeque<ImmediateFault>>,
     pub(crate) carrying_out: Mutex<()>,
-    pub(crate) shown: Mutex<ReportedPortState>,
+    pub(crate) reported: Mutex<ReportedPortState>,
     /// Rules for QPs and CQs. Locked before the locks of a QP or CQ.
     pub(crate) plan: Mutex<FaultPlan>,
     qps: AtomicU32,
@@ -62,15 +62,15 @@ pub(crate) struct Interfaces {
 /// The port state reported last to applications.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedPortState {
-    pub(crate) down: bool,
+    pub(crate) is_down: bool,
     /// The time at which the port comes up by itself.
-    pub(crate) until: Option<Instant>,
+    pub(crate) up_at: Option<Instant>,
 }
 
 impl Port {
     #[inline]
     pub(crate) fn is_down(&self) -> bool {
-        self.down.load(Ordering::Acquire)
+        self.is_down.load(Ordering::Acquire)
     }
 
     pub(crate) fn gid_changes(&self) -> u32 {
@@ -101,7 +101,7 @@ impl Port {
 
     /// Stored before the order to take the port down is queued.
     pub(crate) fn set_down(&self, down: bool) {
-        self.down.store(down, Ordering::Release);
+        self.is_down.store(down, Ordering::Release);
     }
 }
 
@@ -109,13 +109,13 @@ impl Port {
 #[derive(Debug)]
 pub(crate) struct UnreachableReports {
     /// A bit for each reported kind.
-    pub(crate) told: AtomicU8,
+    pub(crate) reported_kinds: AtomicU8,
     /// The effective user when the process opened the device.
     pub(crate) user: u32,
 }
 
 impl Default for UnreachableReports {
     fn default() -> Self {
-        Self { told: AtomicU8::new(0), user: process::user() }
+        Self { reported_kinds: AtomicU8::new(0), user: process::user() }
     }
 }

@@ -31,7 +31,7 @@ const MAX_PASSED: usize = 4;
 /// Result of the search for another CQ.
 #[derive(Debug)]
 pub(crate) enum OtherCq {
-    Found(Arc<Cq>),
+    Cq(Arc<Cq>),
     /// All CQs looked at are polled, or the list is in use.
     Polled,
     /// The process has no other CQ.
@@ -132,7 +132,7 @@ impl Registry {
     /// number can change.
     pub(crate) fn place_qp(&self, qp: &Arc<Qp>, counted: impl FnOnce(usize)) {
         let mut qps = self.qps.write();
-        qps.place(qp.index(), qp);
+        qps.store_at(qp.index(), qp);
         counted(qps.count());
         drop(qps);
         // A deregistration may have unlisted the locks while the QP was not in the table.
@@ -156,7 +156,7 @@ impl Registry {
     }
 
     pub(crate) fn all_qps(&self) -> Vec<Arc<Qp>> {
-        self.qps.read().all()
+        self.qps.read().objects()
     }
 
     /// The QPs selected by `concerned` whose locks were taken since the last call and may still be
@@ -199,7 +199,7 @@ impl Registry {
     }
 
     pub(crate) fn place_srq(&self, srq: &Arc<Srq>) {
-        self.srqs.write().place(srq.index, srq);
+        self.srqs.write().store_at(srq.index, srq);
     }
 
     pub(crate) fn free_srq(&self, index: usize) {
@@ -208,7 +208,7 @@ impl Registry {
 
     /// Any shared receive queue of an XRC domain.
     pub(crate) fn srq_of(&self, domain: DomainId) -> Option<Arc<Srq>> {
-        self.srqs.read().all().into_iter().find(|srq| srq.domain == Some(domain))
+        self.srqs.read().objects().into_iter().find(|srq| srq.domain == Some(domain))
     }
 
     /// The shared receive queue with this number, if it belongs to this process.
@@ -218,7 +218,7 @@ impl Registry {
     }
 
     pub(crate) fn all_srqs(&self) -> Vec<Arc<Srq>> {
-        self.srqs.read().all()
+        self.srqs.read().objects()
     }
 
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
@@ -255,7 +255,7 @@ impl Registry {
             self.last_other_cq.store(*key, Ordering::Relaxed);
             let Some(cq) = cq.upgrade() else { continue };
             if !is_polled(&cq) {
-                return OtherCq::Found(cq);
+                return OtherCq::Cq(cq);
             }
             passed.push(cq);
         }
@@ -290,7 +290,7 @@ impl ObjectCount {
     ///
     /// # Errors
     /// `ENOMEM` the limit is reached.
-    pub(crate) fn take(&self, most: usize) -> Result<(), Errno> {
+    pub(crate) fn count_new(&self, most: usize) -> Result<(), Errno> {
         let more = |n: usize| (n < most).then(|| n + 1);
         let counted = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more);
         counted.map(|_| ()).map_err(|_| Errno::ENOMEM)
@@ -321,7 +321,7 @@ impl DeviceMemoryBytes {
     ///
     /// # Errors
     /// `ENOMEM` the limit is reached.
-    pub(crate) fn take(&self, bytes: u64, most: u64) -> Result<(), Errno> {
+    pub(crate) fn count_new(&self, bytes: u64, most: u64) -> Result<(), Errno> {
         let room = |used: u64| used.checked_add(bytes).filter(|used| *used <= most);
         let counted = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, room);
         counted.map(|_| ()).map_err(|_| Errno::ENOMEM)

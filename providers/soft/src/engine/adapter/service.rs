@@ -71,7 +71,7 @@ impl Service {
 
     /// Makes the service thread look at `qp` until it waits for nothing.
     pub(crate) fn watch_qp(&self, qp: &Qp) {
-        if qp.marks().begin_watch() {
+        if qp.list_marks().begin_watch() {
             self.watched.lock().push(qp.me().clone());
             self.wake_up();
         }
@@ -85,7 +85,7 @@ impl Service {
 
     /// Keeps `qp` watched, without a new round.
     pub(crate) fn watch_again(&self, qp: &Qp) {
-        if qp.marks().begin_watch() {
+        if qp.list_marks().begin_watch() {
             self.watched.lock().push(qp.me().clone());
         }
     }
@@ -154,7 +154,7 @@ impl Service {
         self.channels.lock().push(Arc::downgrade(channel));
     }
 
-    /// Calls `look` for each event channel. Ended channels are removed.
+    /// Calls `drive_qps` for each event channel. Ended channels are removed.
     pub(crate) fn each_channel(&self, mut look: impl FnMut(&Channel)) {
         self.channels.lock().retain(|channel| match channel.upgrade() {
             Some(channel) => {

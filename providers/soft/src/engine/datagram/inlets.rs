@@ -23,26 +23,26 @@ use std::sync::atomic::Ordering;
 
 impl Datagrams {
     /// Serves the datagram rings, unless another thread does.
-    pub(crate) fn look(&self, adapter: &Adapter, who: ServedBy) {
+    pub(crate) fn drive(&self, adapter: &Adapter, who: ServedBy) {
         if let Some(from) = self.inlets.try_lock() {
             self.serve_all(adapter, from, who);
         }
     }
 
-    /// As `look`, for a woken thread. It waits for the lock, because the present holder may have
-    /// passed the newest arrival.
+    /// As `drive`, for a woken thread. It waits for the lock, because the present holder may
+    /// have passed the newest arrival.
     pub(crate) fn serve_woken(&self, adapter: &Adapter) {
         self.serve_all(adapter, self.inlets.lock(), ServedBy::Library);
     }
 
     fn serve_all(&self, adapter: &Adapter, mut from: MutexGuard<'_, Inlets>, who: ServedBy) {
-        for at in 0..from.hot.all().len() {
-            let Some(&slot) = from.hot.all().get(at) else { break };
-            from.serve(self, adapter, slot, who);
+        for at in 0..from.hot.rings().len() {
+            let Some(&slot) = from.hot.rings().get(at) else { break };
+            from.drain(self, adapter, slot, who);
         }
         adapter.view.take_peer_arrivals(|slot| {
             let cold = !from.make_hot(adapter, slot);
-            let count = from.serve(self, adapter, slot, who);
+            let count = from.drain(self, adapter, slot, who);
             if cold && from.holds_more(slot) {
                 // The arrival flag of a cold ring with datagrams must be set again, because their
                 // sender set it before. A datagram that waits for a receive is looked at again
@@ -67,14 +67,14 @@ impl Inlets {
     /// Handles the arrival flag of the ring of `slot`: the ring may become hot. Returns whether it
     /// is hot.
     fn make_hot(&mut self, adapter: &Adapter, slot: u16) -> bool {
-        let Some(inlet) = self.known.get(&slot) else { return false };
-        if self.hot.all().contains(&slot) {
+        let Some(inlet) = self.by_slot.get(&slot) else { return false };
+        if self.hot.rings().contains(&slot) {
             return true;
         }
-        match self.hot.give(slot, adapter.attention.is_down()) {
+        match self.hot.handle_arrival(slot, adapter.attention.is_down()) {
             HotSlot::New => {}
             HotSlot::Replaced(cold) => {
-                if let Some(inlet) = self.known.get(&cold) {
+                if let Some(inlet) = self.by_slot.get(&cold) {
                     protocol::mark_cold(inlet.ring.hot(), membarrier::heavy);
                     if inlet.ring.ready(inlet.next) {
                         adapter.view.set_peer_arrival(cold);
@@ -89,22 +89,22 @@ impl Inlets {
 
     /// Whether the ring of `slot` holds datagrams that were not served.
     fn holds_more(&self, slot: u16) -> bool {
-        self.known.get(&slot).is_some_and(|inlet| inlet.ring.ready(inlet.next))
+        self.by_slot.get(&slot).is_some_and(|inlet| inlet.ring.ready(inlet.next))
     }
 
     /// Serves the ring of `slot`. Returns the number of datagrams.
-    pub(in crate::engine) fn serve(
+    pub(in crate::engine) fn drain(
         &mut self,
         all: &Datagrams,
         adapter: &Adapter,
         slot: u16,
         who: ServedBy,
     ) -> usize {
-        let Some(inlet) = self.known.get_mut(&slot) else { return 0 };
+        let Some(inlet) = self.by_slot.get_mut(&slot) else { return 0 };
         inlet.careful = who == ServedBy::Library;
         let mut count = 0;
         while count < ROUND_BUDGET {
-            let Some((words, body)) = inlet.ring.take(inlet.next) else { break };
+            let Some((words, body)) = inlet.ring.take_piece(inlet.next) else { break };
             match deliver(adapter, inlet, words, &body) {
                 Delivery::PayloadRule => {}
                 Delivery::Dropped => drop(all.dropped.fetch_add(1, Ordering::Relaxed)),

@@ -65,7 +65,7 @@ impl Datagrams {
 /// Whether this process has connected to all members of the fabric.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Introductions {
-    done: AtomicBool,
+    are_complete: AtomicBool,
     /// Held by the thread that connects to all members.
     in_progress: Mutex<()>,
     /// Slots of processes that were stopped then. The service thread meets them.
@@ -95,7 +95,7 @@ pub(in crate::engine) struct OutletState {
 /// The rings for datagrams from all processes.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Inlets {
-    known: HashMap<u16, Inlet>,
+    by_slot: HashMap<u16, Inlet>,
     /// Process slots whose rings polls read without an arrival flag.
     hot: HotSlots<u16>,
 }
@@ -170,7 +170,7 @@ pub(crate) struct OutgoingDatagram {
     pub(crate) imm: u32,
     pub(crate) src_qpn: u32,
     /// Table index of the target QP, for a datagram to a single QP.
-    pub(crate) to: Option<usize>,
+    pub(crate) target_index: Option<usize>,
     pub(crate) body: [u64; BODY_WORDS],
     /// Number of bytes in the body; None if the bytes go into a chunk.
     pub(crate) inline: Option<u8>,

@@ -6,9 +6,9 @@
 //!
 //! Map of the file:
 //!
-//! - Threads: posts and the wire between hosts enter by `outlet`, `put` and `publish`. Polls enter
-//!   by `look`, the service thread by `serve_woken`, `add_peer` and `remove_peer`. The first sender
-//!   or receiver of multicast enters by `meet_all_processes`.
+//! - Threads: posts and the wire between hosts enter by `outlet`, `put_datagram` and `publish`.
+//!   Polls enter by `drive`, the service thread by `serve_woken`, `add_peer` and
+//!   `remove_peer`. The first sender or receiver of multicast enters by `meet_all_processes`.
 //! - Locks: `inlets` > `known_processes`, responder and below; `outlets` > the state of an outlet.
 //!   `introductions.in_progress` is held while connecting, for seconds.
 //! - Mirrors: `has_waiting` is set under `inlets`. The ring words `acked` and `nak` mirror
@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 /// loaded machine.
 const MEET_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often the service thread looks whether stopped processes were continued.
-const LATE: Duration = Duration::from_millis(50);
+const CONTINUED_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl Datagrams {
     /// The outlet to process `slot`. Connects to the process if needed.
@@ -110,11 +110,11 @@ impl Datagrams {
             flags: 0,
             imm: 0,
             src_qpn: about,
-            to: None,
+            target_index: None,
             body,
             inline: Some(8),
         };
-        if outlet.put(adapter, &datagram, |_| ()) == PutResult::Done {
+        if outlet.put_datagram(adapter, &datagram, |_| ()) == PutResult::Done {
             outlet.publish();
             outlet.peer().kick();
         }
@@ -125,10 +125,10 @@ impl Datagrams {
         // The rings segment of this process is mapped whole.
         let Some(ring) = own.peer_ring(peer.slot) else { return };
         let mut from = self.inlets.lock();
-        if from.known.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(old.peer(), peer)) {
+        if from.by_slot.get(&peer.slot).is_some_and(|old| Arc::ptr_eq(old.peer(), peer)) {
             return;
         }
-        let next = from.known.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
+        let next = from.by_slot.get(&peer.slot).map_or(0, |old| old.next).max(RING_SLOTS);
         // The position skips a lap, beyond all slots of an earlier owner of the process slot.
         let next = next.wrapping_add(RING_SLOTS);
         let view = PeerView::of(Arc::clone(peer));
@@ -140,7 +140,7 @@ impl Datagrams {
         // Release, after the store of `acked`. Pairs with the Acquire in `OutletState::room`: a
         // sender that reads its identity also reads the position to begin at.
         ring.nak().store(peer.identity(), Ordering::Release);
-        from.known.insert(peer.slot, Inlet { view, ring, next, frame: vec![], careful: false });
+        from.by_slot.insert(peer.slot, Inlet { view, ring, next, frame: vec![], careful: false });
     }
 
     /// Adds a known process. Its own service thread and the local service thread may not have
@@ -167,9 +167,9 @@ impl Datagrams {
         }
         drop(to);
         let mut from = self.inlets.lock();
-        while from.serve(self, adapter, slot, ServedBy::Library) == ROUND_BUDGET {}
+        while from.drain(self, adapter, slot, ServedBy::Library) == ROUND_BUDGET {}
         from.hot.retain_hot(|s| *s != slot);
-        if let Some(inlet) = from.known.get(&slot) {
+        if let Some(inlet) = from.by_slot.get(&slot) {
             inlet.ring.hot().store(0, Ordering::Relaxed);
         }
     }
@@ -183,11 +183,11 @@ impl Datagrams {
     /// because a process left out would get no multicast.
     pub(crate) fn meet_all_processes(&self, adapter: &Adapter) -> Result<(), Errno> {
         // Pairs with the Release below: the met processes are visible with the flag.
-        if self.introductions.done.load(Ordering::Acquire) {
+        if self.introductions.are_complete.load(Ordering::Acquire) {
             return Ok(());
         }
         let _alone = self.introductions.in_progress.lock();
-        if self.introductions.done.load(Ordering::Relaxed) {
+        if self.introductions.are_complete.load(Ordering::Relaxed) {
             return Ok(());
         }
         let own = adapter.fabric.slot();
@@ -206,7 +206,7 @@ impl Datagrams {
             };
             let view = PeerView::of(peer);
             self.note_process(view.clone());
-            let ready = || view.ready_for(own).load(Ordering::Acquire).is(identity);
+            let ready = || view.ready_for(own).load(Ordering::Acquire).equals(identity);
             while !ready() && !view.peer().is_dead() && Instant::now() < deadline {
                 view.peer().kick();
                 // Its service thread adds us first of all when it is continued.
@@ -216,7 +216,7 @@ impl Datagrams {
                 std::thread::sleep(Duration::from_micros(50));
             }
         }
-        self.introductions.done.store(true, Ordering::Release);
+        self.introductions.are_complete.store(true, Ordering::Release);
         if !self.introductions.stopped.lock().is_empty() {
             adapter.fabric.wake_self();
         }
@@ -236,7 +236,7 @@ impl Datagrams {
                 && (adapter.fabric.is_stopped(*slot)
                     || !matches!(adapter.fabric.peer_nonblocking(*slot), Ok(Some(_))))
         });
-        (!late.is_empty()).then_some(LATE)
+        (!late.is_empty()).then_some(CONTINUED_CHECK_INTERVAL)
     }
 
     /// Outlets to the living processes whose tables satisfy `wants`.
@@ -255,7 +255,7 @@ impl Datagrams {
         receivers
     }
 
-    /// Calls `look` with the tables of each living process.
+    /// Calls `drive` with the tables of each living process.
     pub(in crate::engine) fn for_each_process(&self, mut look: impl FnMut(&View)) {
         for met in self.known_processes.read().iter().filter(|met| !met.peer().is_dead()) {
             look(met);
@@ -310,7 +310,7 @@ impl Outlet {
 
     /// Puts a datagram. If the body does not hold the bytes, `fill` writes them to a chunk of
     /// `CHUNK_BYTES`.
-    pub(crate) fn put(
+    pub(crate) fn put_datagram(
         &self,
         adapter: &Adapter,
         datagram: &OutgoingDatagram,
@@ -344,12 +344,12 @@ impl Outlet {
             src_qpn: datagram.src_qpn,
             ack: 0,
         };
-        self.ring.put(&head, &body);
+        self.ring.publish_piece(&head, &body);
         if let Some((next, _)) = &mut state.position {
             *next = next.wrapping_add(1);
         }
         state.unpublished = true;
-        state.last_target = datagram.to;
+        state.last_target = datagram.target_index;
         PutResult::Done
     }
 
@@ -361,7 +361,7 @@ impl Outlet {
         }
         let reader = state.last_target;
         drop(state);
-        protocol::tell(
+        protocol::notify_owner(
             self.ring.hot(),
             &self.view.tables_head().attention,
             ATTENTION_REQUESTS,
@@ -381,7 +381,7 @@ impl OutletState {
     fn room(&mut self, outlet: &Outlet, adapter: &Adapter) -> Option<u32> {
         let Some((next, acked)) = self.position else {
             let own = adapter.fabric.identity();
-            if !outlet.ring.nak().load(Ordering::Acquire).is(own) {
+            if !outlet.ring.nak().load(Ordering::Acquire).equals(own) {
                 return None;
             }
             let first = outlet.ring.acked().load(Ordering::Relaxed).as_said();
@@ -393,7 +393,7 @@ impl OutletState {
         }
         // A distance above a lap is a number that no correct receiver stores.
         let sane = |acked| (next.wrapping_sub(acked) <= RING_SLOTS).then_some(acked);
-        let acked = outlet.ring.told().check(sane)?;
+        let acked = outlet.ring.claimed_progress().check(sane)?;
         self.position = Some((next, acked));
         while let Some(&(seq, chunk)) = self.lent.front()
             && acked.wrapping_sub(seq) as i32 > 0

@@ -38,10 +38,10 @@ impl Requester {
         let RequestOperation::Segments(cut) = self.sends.queue.entry(n).request.operation else {
             return;
         };
-        let slot = self.sends.queue.at(n);
-        let to = self.datagrams.segmenter.place(slot);
+        let slot = self.sends.queue.index_of(n);
+        let to = self.datagrams.segmenter.header_slot(slot);
         let _ = posted_bytes(cut.header, cut.header_len.into()).get(to);
-        self.sends.queue.entry(n).kept = true;
+        self.sends.queue.entry(n).inline_is_copied = true;
     }
 
     /// Sends the rest of request `n` by `send`, segment by segment, built in `frame`. Stops when a
@@ -59,15 +59,16 @@ impl Requester {
         };
         let (header, mss) = (usize::from(cut.header_len), usize::from(cut.mss));
         let framing = self.datagrams.segmenter.framing;
-        let slot = self.sends.queue.at(n);
+        let slot = self.sends.queue.index_of(n);
         let total = ranges.total();
         loop {
             let offset = self.sends.queue.entry(n).offset as usize;
             let len = (total - offset).min(mss);
             let Some(whole) = frame.get_mut(..header + len) else { return PutResult::Done };
             let (start, rest) = whole.split_at_mut(header);
-            if entry.kept {
-                let kept = self.datagrams.segmenter.place(slot).get(..header).unwrap_or_default();
+            if entry.inline_is_copied {
+                let kept =
+                    self.datagrams.segmenter.header_slot(slot).get(..header).unwrap_or_default();
                 start.copy_from_slice(kept);
             } else {
                 // After the post a kept copy is used.

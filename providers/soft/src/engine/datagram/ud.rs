@@ -97,8 +97,8 @@ pub(in crate::engine) fn deliver(
         invalidate: None,
         first: true,
         last: true,
-        imm: head.has(IMM).then_some(head.imm),
-        solicited: head.has(SOLICITED),
+        imm: head.has_flag(IMM).then_some(head.imm),
+        solicited: head.has_flag(SOLICITED),
         total: len + GRH,
         src_qpn: head.src_qpn,
         packet,
@@ -122,7 +122,7 @@ pub(in crate::engine) fn deliver(
         return taken;
     }
     let (_, index) = split_qpn(qpn);
-    let qp = adapter.registry.qp(index).filter(|qp| qp.kind() == QpType::Ud && qp.qpn() == qpn);
+    let qp = adapter.registry.qp(index).filter(|qp| qp.qp_type() == QpType::Ud && qp.qpn() == qpn);
     qp.is_some_and(|qp| place_datagram(&qp, qkey, &headers, &datagram, inlet.careful))
 }
 
@@ -184,7 +184,7 @@ struct Datagram<'a> {
 }
 
 impl Source for Datagram<'_> {
-    fn bring(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
+    fn copy_piece(&self, ranges: &Ranges, _offset: usize, total: usize) -> Result<usize, Errno> {
         let at = if self.routed { 0 } else { GRH };
         let placed = match self.source {
             DatagramBytes::Slot(bytes) => ranges.scatter_bytes(at, bytes),
@@ -256,7 +256,8 @@ fn issue_waiting(requester: &mut Requester, qp: &Qp) {
 impl Requester {
     /// Length in bytes of the longest datagram to the destination of `request`.
     fn datagram_limit(&self, request: &Request) -> usize {
-        let far = if request.to.elsewhere { self.host_connection.as_deref() } else { None };
+        let far =
+            if request.destination.elsewhere { self.host_connection.as_deref() } else { None };
         far.map_or(MTU as usize, |connection| connection.mtu())
     }
 }
@@ -301,7 +302,7 @@ fn send_datagram(
     ranges: &Ranges,
     used: &mut Option<Arc<Outlet>>,
 ) -> PutResult {
-    let to = &request.to;
+    let to = &request.destination;
     if let Some(group) = to.grh.map(|grh| grh.dgid).filter(is_multicast) {
         used.take().inspect(|o| o.publish());
         // Every receiver would drop a multicast datagram with another QP number.
@@ -430,15 +431,15 @@ fn send(
         flags: imm | solicited,
         imm: request.imm,
         src_qpn: qp.qpn(),
-        to: (!matches!(to.qpn, MULTICAST_QPN | GSI_QPN)).then(|| split_qpn(to.qpn).1),
+        target_index: (!matches!(to.qpn, MULTICAST_QPN | GSI_QPN)).then(|| split_qpn(to.qpn).1),
         body,
         inline,
     };
-    outlet.put(qp.adapter(), &datagram, |chunk| {
+    outlet.put_datagram(qp.adapter(), &datagram, |chunk| {
         let header = to.grh.map(|route| route_header(&route, len));
         let skip = if header.is_some() { GRH } else { 0 };
         if let Some(header) = header {
-            chunk.put(&header);
+            chunk.copy_from(&header);
         }
         let _at_home = ranges.gather(0, chunk.part(skip, len));
     })

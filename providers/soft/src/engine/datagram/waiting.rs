@@ -74,7 +74,7 @@ impl WaitingDatagrams {
     }
 
     /// Drops all copies.
-    pub(in crate::engine) fn forget(&mut self) {
+    pub(in crate::engine) fn clear(&mut self) {
         *self = Self::default();
     }
 }

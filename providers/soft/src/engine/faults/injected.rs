@@ -101,7 +101,7 @@ impl FaultyWire {
     ) -> AfterFault {
         let asked = requester.ring.link.as_ref().map(|link| &link.entry().min_rnr_timer);
         let by = Retries {
-            reliable: qp.kind().is_reliable(),
+            reliable: qp.qp_type().is_reliable(),
             timeout: requester.retry.timeout,
             retry_cnt: requester.retry.retry_cnt,
             rnr_retry: qp.entry().rnr_retry.load(Ordering::Relaxed),
@@ -125,7 +125,7 @@ impl FaultyWire {
             }
             FaultEffect::Breaks => return self.break_qp(requester, qp, n, fault),
         };
-        if !self.schedule.hold(n, &delay, now) {
+        if !self.schedule.delay_is_over(n, &delay, now) {
             if self.schedule.held_until(n).is_some() {
                 qp.adapter().service.watch_qp(qp);
             }
@@ -201,7 +201,7 @@ impl Requester {
     /// Forgets all rules, and all faults of posted requests.
     pub(crate) fn drop_fault_rules(&mut self) {
         if let Some(strikes) = self.wire.fault_schedule() {
-            strikes.forget();
+            strikes.clear();
             self.sends.queue.set_careful(false);
         }
         remove_unneeded(&mut self.wire);
@@ -211,7 +211,7 @@ impl Requester {
     pub(in crate::engine) fn count_for_faults(&mut self, opcode: u32) {
         let n = self.sends.queue.posted;
         if let Some(strikes) = self.wire.fault_schedule() {
-            strikes.note(n, opcode);
+            strikes.record_posted(n, opcode);
         }
     }
 

@@ -9,7 +9,7 @@ impl Qp {
         let port = &self.adapter().port;
         {
             let plan = port.plan.lock();
-            self.requester().lock().add_fault_rules(&plan, self.ordinal(), self.kind());
+            self.requester().lock().add_fault_rules(&plan, self.ordinal(), self.qp_type());
             if !plan.is_empty() {
                 // Faults must happen even if no thread polls.
                 self.await_acks();

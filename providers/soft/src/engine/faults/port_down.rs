@@ -19,7 +19,7 @@ struct PortDownWire {
 
 impl Wire for PortDownWire {
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
-        if !qp.kind().is_connected() {
+        if !qp.qp_type().is_connected() {
             // Unconnected QPs lose their requests, as on an unplugged cable.
             while requester.sends.has_issuable() {
                 requester.sends.lose_request(requester.sends.queue.issued);

@@ -33,7 +33,7 @@ impl Wire for StrictWire {
             let n = requester.sends.queue.issued;
             let verdict = match requester.check_request(qp, n) {
                 Some(verdict) => verdict,
-                None if qp.kind() == QpType::Uc => StrictVerdict::Lost,
+                None if qp.qp_type() == QpType::Uc => StrictVerdict::Lost,
                 None => {
                     requester.start_timeout(qp);
                     break;
@@ -136,7 +136,7 @@ impl Requester {
                 if let Some(pair) = qp.pair() {
                     unpolled.polled(pair.send_cq.polled_to());
                 }
-                self.sends.queue.room().saturating_sub(unpolled.places())
+                self.sends.queue.room().saturating_sub(unpolled.occupied_places())
             }
         }
     }
@@ -148,7 +148,7 @@ impl Requester {
         entry: &QueuedRequest,
         position: Option<u64>,
     ) {
-        if let Some(unpolled) = self.sends.unpolled.as_mut().filter(|_| !entry.own) {
+        if let Some(unpolled) = self.sends.unpolled.as_mut().filter(|_| !entry.is_tag_operation) {
             unpolled.completed(takes_resource(&entry.request.operation), position);
         }
     }
@@ -164,7 +164,7 @@ impl Requester {
         }
         // Without a link the inner wire measures the timeout.
         let Some(link) = self.ring.link.take() else { return Some(StrictVerdict::Goes) };
-        if qp.kind() != QpType::XrcSend && !self.is_served(qp, &link) {
+        if qp.qp_type() != QpType::XrcSend && !self.is_served(qp, &link) {
             self.ring.link = Some(link);
             return None;
         }
@@ -185,7 +185,7 @@ impl Requester {
         }
         let under_way =
             if takes_resource(&request.operation) { self.resources_in_use(qp, n) } else { 0 };
-        Some(verdict(&request.operation, len, qp.kind().is_reliable(), under_way, &ends))
+        Some(verdict(&request.operation, len, qp.qp_type().is_reliable(), under_way, &ends))
     }
 
     /// Requests up to `n` that use a responder resource and whose end the application has not

@@ -55,7 +55,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
     let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
-    let winner = StoppingRule { precedence, shape, born: 0 };
+    let winner = StoppingRule { precedence, pattern_hash: shape, created_ns: 0 };
     let takers = adapter.steering.matching_rules(&key.words(), &winner);
     if takers.is_empty() {
         return Delivery::Dropped;
@@ -117,7 +117,7 @@ fn deliver_to_qp(qp: &Qp, key: &Key, incoming: &IncomingFrame<'_>) -> bool {
         strips_vlan: pair.create_flags & IBV_QP_CREATE_CVLAN_STRIPPING != 0,
         appends_fcs: pair.create_flags & IBV_QP_CREATE_SCATTER_FCS != 0,
     };
-    let good = sink.put(&receive, incoming);
+    let good = sink.deliver(&receive, incoming);
     drop(responder);
     if !good {
         qp.enter_error();
@@ -130,7 +130,7 @@ fn deliver_to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bo
     if !wq.take_receive(&mut receive) {
         return false;
     }
-    if !wq.frame_target(adapter).put(&receive, incoming) {
+    if !wq.frame_target(adapter).deliver(&receive, incoming) {
         wq.fail();
     }
     true
@@ -139,7 +139,7 @@ fn deliver_to_wq(adapter: &Adapter, wq: &Wq, incoming: &IncomingFrame<'_>) -> bo
 impl FrameTarget<'_> {
     /// Puts a frame into a receive and completes it. Returns false if the receive completed with an
     /// error; the queue then fails.
-    fn put(&self, receive: &Receive, incoming: &IncomingFrame<'_>) -> bool {
+    fn deliver(&self, receive: &Receive, incoming: &IncomingFrame<'_>) -> bool {
         let IncomingFrame { frame, places, .. } = incoming;
         let stripped = places.vlan.filter(|_| self.strips_vlan);
         let removed = if stripped.is_some() { VLAN } else { 0 };

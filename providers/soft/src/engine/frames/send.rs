@@ -100,18 +100,19 @@ fn send(requester: &mut Requester, qp: &Qp, frame: &[u8]) -> PutResult {
         }
     }
     requester.datagrams.full_receivers_since = None;
-    let body = [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.shape, 0, 0];
+    let body =
+        [u64::from(frame.len() as u32), u64::from(winner.precedence), 0, winner.pattern_hash, 0, 0];
     let datagram = OutgoingDatagram {
         op: Op::Frame,
         flags: 0,
         imm: 0,
         src_qpn: qp.qpn(),
-        to: None,
+        target_index: None,
         body,
         inline: None,
     };
     for outlet in receivers.iter() {
-        outlet.put(adapter, &datagram, |chunk| chunk.put(frame));
+        outlet.put_datagram(adapter, &datagram, |chunk| chunk.copy_from(frame));
         outlet.publish();
     }
     PutResult::Done

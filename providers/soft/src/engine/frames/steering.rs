@@ -11,7 +11,7 @@ use cface::sync::RwLock;
 use soft_local::shm::layout::{RULE_WORDS, RULES, RuleEntry};
 use soft_local::shm::view::View;
 use soft_semantics::frames::KEY_WORDS;
-use soft_semantics::frames::steer::{FlowRule, Rank, StoppingRule, shape};
+use soft_semantics::frames::steer::{FlowRule, Rank, StoppingRule, hash_words};
 use soft_sys::{Errno, clock};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -32,11 +32,11 @@ fn matching(entry: &RuleEntry, key: &[u64; RULE_WORDS]) -> Option<(Rank, u64)> {
         key.iter().zip(entry.mask.iter()).zip(entry.value.iter()).all(|((key, mask), value)| {
             key & mask.load(Ordering::Relaxed) == value.load(Ordering::Relaxed)
         });
-    matches.then(|| (rank, entry.born.load(Ordering::Relaxed)))
+    matches.then(|| (rank, entry.created_ns.load(Ordering::Relaxed)))
 }
 
 fn shape_of(entry: &RuleEntry) -> u64 {
-    shape(entry.value.iter().chain(entry.mask.iter()).map(|word| word.load(Ordering::Relaxed)))
+    hash_words(entry.value.iter().chain(entry.mask.iter()).map(|word| word.load(Ordering::Relaxed)))
 }
 
 /// The published rules of a process.
@@ -65,7 +65,7 @@ pub(super) fn select_receivers<'a>(
     }
     let receivers = adapter.datagrams.receivers(adapter, |view| {
         published(view).any(|entry| {
-            matching(entry, key).is_some_and(|(rank, _)| winner.lets(rank, || shape_of(entry)))
+            matching(entry, key).is_some_and(|(rank, _)| winner.permits(rank, || shape_of(entry)))
         })
     });
     (winner, receivers)
@@ -98,7 +98,7 @@ impl Steering {
         let rule = Arc::new(SteeringRule {
             index,
             rank: wanted.rank,
-            shape: wanted.pattern.shape(),
+            pattern_hash: wanted.pattern.pattern_hash(),
             pattern: wanted.pattern,
             tag: wanted.tag.unwrap_or(0),
             drop: wanted.drop,
@@ -115,7 +115,7 @@ impl Steering {
         for (to, from) in entry.mask.iter().zip(&rule.pattern.mask) {
             to.store(*from, Ordering::Relaxed);
         }
-        entry.born.store(clock::device_ns(), Ordering::Relaxed);
+        entry.created_ns.store(clock::device_ns(), Ordering::Relaxed);
         // Release pairs with the Acquire in `matching`: a rule with a rank has its whole pattern.
         entry.rank.store(rule.rank.pack(), Ordering::Release);
         self.view.tables_head().rules.store(rules.slots.len() as u32, Ordering::Release);
@@ -150,7 +150,9 @@ impl Steering {
             .slots
             .iter()
             .flatten()
-            .filter(|rule| rule.pattern.matches(key) && winner.lets(rule.rank, || rule.shape))
+            .filter(|rule| {
+                rule.pattern.matches(key) && winner.permits(rule.rank, || rule.pattern_hash)
+            })
             .take(MAX_MATCHING_RULES)
             .cloned()
             .collect()

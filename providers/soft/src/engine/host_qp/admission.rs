@@ -45,8 +45,8 @@ impl Adapter {
         };
         let reported = self.interfaces.reported.lock();
         // Without a notification of changes the interfaces are read now.
-        let look = || Gids::of_this_host(self.identity.guid(), 0).has(&raw);
-        reported.as_ref().map_or_else(look, |gids| gids.has(&raw))
+        let look = || Gids::of_this_host(self.identity.guid(), 0).has_entry(&raw);
+        reported.as_ref().map_or_else(look, |gids| gids.has_entry(&raw))
     }
 }
 

@@ -27,10 +27,13 @@ impl Qp {
         if let Some(peer_route) = &peer_route {
             self.report_small_mtu(peer_route, payload);
         }
-        let to = peer_route.as_ref().map(PeerRoute::to).filter(|_| self.kind() != QpType::Uc);
+        let to = peer_route
+            .as_ref()
+            .map(PeerRoute::peer_address)
+            .filter(|_| self.qp_type() != QpType::Uc);
         let (shares, buffer) = (self.srq().is_some(), wire.receive_buffer());
         let mut connection = Box::new(HostConnection::new(
-            self.kind(),
+            self.qp_type(),
             self.qpn(),
             shares,
             attr,
@@ -41,7 +44,7 @@ impl Qp {
         if let Some(to) = to {
             connection.share_window(wire.join_host(to, payload));
         }
-        let before = self.requester().lock().set_host_connection(Some(connection), self.kind());
+        let before = self.requester().lock().set_host_connection(Some(connection), self.qp_type());
         match before {
             Some(mut before) => wire.forget_connection(self.index(), &mut before),
             None => self.count_wire_user(true),
@@ -55,7 +58,7 @@ impl Qp {
         let Some(carried) = peer_route.mtu() else { return };
         let fits = ferroverbs_net::roce_mtu(carried);
         if fits.is_none_or(|most| most < bytes) {
-            self.adapter().unreachable.note_mtu(peer_route.to(), bytes, carried, fits);
+            self.adapter().unreachable.note_mtu(peer_route.peer_address(), bytes, carried, fits);
         }
     }
 
@@ -63,7 +66,7 @@ impl Qp {
     /// datagram rings.
     pub(crate) fn count_wire_user(&self, more: bool) {
         if let Some(pair) = self.pair() {
-            if self.kind().is_connected() {
+            if self.qp_type().is_connected() {
                 pair.send_cq.count_datagram_user(more);
                 pair.recv_cq.count_datagram_user(more);
             }

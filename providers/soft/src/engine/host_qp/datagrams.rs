@@ -22,9 +22,11 @@ impl Requester {
     /// that cannot be sent is lost, as on a network.
     #[cold]
     pub(crate) fn send_datagram_by_wire(&mut self, qp: &Qp, request: &Request, ranges: &Ranges) {
-        let (Some(sockets), Some(connection), Some(route)) =
-            (qp.adapter().wire.sockets(), self.host_connection.as_deref_mut(), request.to.grh)
-        else {
+        let (Some(sockets), Some(connection), Some(route)) = (
+            qp.adapter().wire.sockets(),
+            self.host_connection.as_deref_mut(),
+            request.destination.grh,
+        ) else {
             return;
         };
         if qp.adapter().port.is_down() {
@@ -32,13 +34,13 @@ impl Requester {
         }
         let with_immediate = request.opcode == IBV_WR_SEND_WITH_IMM;
         let immediate = with_immediate.then_some(Immediate::new(request.imm.to_ne_bytes()));
-        let (qpn, qkey) = (Qpn::new(request.to.qpn), request.to.qkey);
+        let (qpn, qkey) = (Qpn::new(request.destination.qpn), request.destination.qkey);
         let op = Op::Datagram { qpn, qkey, immediate };
         let work = Work {
             solicited: request.flags & IBV_SEND_SOLICITED != 0,
             ..Work::new(0, op, ranges.total() as u32)
         };
-        let destination = (&route, request.to.qpn);
+        let destination = (&route, request.destination.qpn);
         connection
             .send_datagram(sockets, qp.qpn(), destination, work, |to| ranges.gather_bytes(0, to));
     }

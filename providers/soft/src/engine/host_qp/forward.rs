@@ -129,13 +129,13 @@ fn try_send_frame(adapter: &Adapter, slot: u16, header: &[u8], packet: &[u8]) ->
         flags: 0,
         imm: 0,
         src_qpn,
-        to: None,
+        target_index: None,
         body,
         inline: None,
     };
-    let sent = outlet.put(adapter, &datagram, |chunk| {
-        chunk.put(header);
-        chunk.part(FRAME_HEADER_LEN, MAX_PACKET_LEN).put(packet);
+    let sent = outlet.put_datagram(adapter, &datagram, |chunk| {
+        chunk.copy_from(header);
+        chunk.part(FRAME_HEADER_LEN, MAX_PACKET_LEN).copy_from(packet);
     });
     outlet.publish();
     if sent == PutResult::Full {
@@ -205,11 +205,11 @@ fn receive_srq_reply(
     reply: &SrqReply,
     served_by: ServedBy,
 ) -> bool {
-    let (_, index) = split_qpn(reply.of);
+    let (_, index) = split_qpn(reply.receiver_qpn);
     let qp = adapter
         .registry
         .qp(index)
-        .filter(|qp| qp.qpn() == reply.of && qp.kind() == QpType::XrcRecv);
+        .filter(|qp| qp.qpn() == reply.receiver_qpn && qp.qp_type() == QpType::XrcRecv);
     qp.is_some_and(|qp| qp.apply_srq_reply(sockets, slot, reply, served_by))
 }
 
@@ -274,7 +274,7 @@ mod tests {
         let counts = WireCounters::of(a.view);
         let forwarded = || counts.counter(ProcessCounter::Forwarded).load(Ordering::Relaxed);
         let (ring, identity) = (a.datagrams.ring_to(&a, b.fabric.slot()), a.fabric.identity());
-        while !ring.nak().load(Ordering::Acquire).is(identity) {
+        while !ring.nak().load(Ordering::Acquire).equals(identity) {
             std::thread::yield_now();
         }
         // The service thread of B has not made room yet.

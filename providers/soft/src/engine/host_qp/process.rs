@@ -45,7 +45,7 @@ impl Process for Adapter {
         }
         let (_, index) = split_qpn(qpn);
         let Some(qp) = self.registry.qp(index).filter(|qp| qp.qpn() == qpn) else { return false };
-        if !qp.kind().is_connected() {
+        if !qp.qp_type().is_connected() {
             return qp.receive_datagram(round, received);
         }
         qp.receive_packets(round, std::iter::once(received.arrival).chain(more));

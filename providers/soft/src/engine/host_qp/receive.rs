@@ -80,7 +80,7 @@ impl<'a> RequestServer for Halves<'a> {
         };
         let reply = self.reply_to_peer(result);
         let is_xrc_read =
-            matches!((ask, qp.kind()), (ResponderRequest::Read { .. }, QpType::XrcRecv));
+            matches!((ask, qp.qp_type()), (ResponderRequest::Read { .. }, QpType::XrcRecv));
         let read_owner = is_xrc_read.then(|| ReadOwner::Domain(self.inbound.domain(qp)));
         Execution::Done { reply, read_owner }
     }
@@ -91,7 +91,7 @@ impl<'a> RequestServer for Halves<'a> {
         packet: &[u8],
     ) -> Result<Option<ReadOwner>, Refusal> {
         let (qp, inbound) = (self.send.qp, &mut *self.inbound);
-        if qp.kind() != QpType::XrcRecv {
+        if qp.qp_type() != QpType::XrcRecv {
             return qp.check_read(inbound, region).map(|()| None).map_err(refusal_of);
         }
         let number = srq_number_of(packet);
@@ -182,7 +182,7 @@ impl Qp {
         let mut outbox = sockets.outbox().lazy();
         let pumped = connection.pump(halves.queue(), &mut outbox, now, ack_policy);
         drop(outbox);
-        let outcome = before.and(pumped);
+        let outcome = before.followed_by(pumped);
         if outcome.message_aborted {
             halves.inbound.abandon(self);
         }
@@ -190,7 +190,7 @@ impl Qp {
         let Halves { mut failed, .. } = halves;
         // Completes all finished requests.
         requester.reap(self);
-        requester.settle(self);
+        requester.publish_outstanding(self);
         failed |= self.fail_with_transport(outcome);
         let stirs_tags = self.tagging().is_some_and(|(_, own)| own.take_has_new_fetches());
         // The flush of a failed QP takes the responder's lock.
@@ -219,9 +219,9 @@ impl Qp {
             }
             ServeResult::Verdict(Verdict::Broken) => return (PeerReply::Nothing, self.fail()),
             ServeResult::Verdict(Verdict::Refuse(nak)) => nak,
-            ServeResult::Verdict(Verdict::Stale | Verdict::Gone) => Nak::Operation,
+            ServeResult::Verdict(Verdict::Stale | Verdict::SenderDied) => Nak::Operation,
         };
-        if !self.kind().is_reliable() {
+        if !self.qp_type().is_reliable() {
             return (PeerReply::Answer(ResponderReply::Refused(Refusal::RemoteOperation)), false);
         }
         let Some(event) = refusal.event() else {
@@ -262,7 +262,7 @@ impl Qp {
         packet: &[u8],
     ) -> ServeResult {
         for _ in 0..ATTEMPTS {
-            match self.serve(inbound, ask, packet) {
+            match self.serve_request(inbound, ask, packet) {
                 ServeResult::Verdict(Verdict::Busy) => std::thread::yield_now(),
                 served => return served,
             }
@@ -278,7 +278,7 @@ impl Qp {
         ask: &ResponderRequest,
         packet: &[u8],
     ) -> Server {
-        if self.kind() != QpType::XrcRecv {
+        if self.qp_type() != QpType::XrcRecv {
             return Server::ThisProcess;
         }
         if !self.is_xrc_receiver_valid() {
@@ -321,7 +321,12 @@ impl Qp {
         }
     }
 
-    fn serve(&self, inbound: &mut Inbound, ask: &ResponderRequest, packet: &[u8]) -> ServeResult {
+    fn serve_request(
+        &self,
+        inbound: &mut Inbound,
+        ask: &ResponderRequest,
+        packet: &[u8],
+    ) -> ServeResult {
         let verdict = match ask {
             ResponderRequest::Deliver { offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
@@ -346,7 +351,7 @@ impl Qp {
                 };
                 inbound.send(self, &headers, &Payload(bytes))
             }
-            ResponderRequest::Place { region, offset, payload, first, last, solicited, .. } => {
+            ResponderRequest::Write { region, offset, payload, first, last, solicited, .. } => {
                 if inbound.skips(*first) {
                     return ServeResult::Verdict(Verdict::Dropped);
                 }
@@ -375,7 +380,7 @@ impl Qp {
                 }
                 verdict
             }
-            ResponderRequest::Flush { how, region } => {
+            ResponderRequest::Flush { flush_scope: how, region } => {
                 let global = if how.global { IBV_FLUSH_GLOBAL } else { 0 };
                 let persistent = if how.persistent { IBV_FLUSH_PERSISTENT } else { 0 };
                 let len = if how.whole_region { 0 } else { u64::from(region.len) };
@@ -402,7 +407,7 @@ const fn is_first_packet(ask: &ResponderRequest) -> bool {
     !matches!(
         ask,
         ResponderRequest::Deliver { first: false, .. }
-            | ResponderRequest::Place { first: false, .. }
+            | ResponderRequest::Write { first: false, .. }
     )
 }
 
@@ -430,7 +435,7 @@ enum Server {
 struct Payload<'a>(&'a [u8]);
 
 impl Source for Payload<'_> {
-    fn bring(&self, ranges: &Ranges, offset: usize, _total: usize) -> Result<usize, Errno> {
+    fn copy_piece(&self, ranges: &Ranges, offset: usize, _total: usize) -> Result<usize, Errno> {
         let placed = ranges.scatter_packet(offset, self.0);
         if placed { Ok(self.0.len()) } else { Err(Errno::EFAULT) }
     }

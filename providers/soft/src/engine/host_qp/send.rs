@@ -95,7 +95,7 @@ impl Requester {
             let entry = sends.queue.entry(n);
             // A held back request keeps its inline data, because the application may reuse the
             // buffer.
-            if entry.has(IBV_SEND_INLINE) && !entry.kept {
+            if entry.has_flag(IBV_SEND_INLINE) && !entry.inline_is_copied {
                 sends.keep_inline(n);
             }
             sends.queue.issued += 1;
@@ -182,8 +182,8 @@ impl SendRequests {
         let entry = self.queue.entry(n);
         let (op, len) = transport_operation(&entry.request, len).ok_or(IBV_WC_LOC_QP_OP_ERR)?;
         Ok(Work {
-            solicited: entry.has(IBV_SEND_SOLICITED),
-            fence: entry.has(IBV_SEND_FENCE),
+            solicited: entry.has_flag(IBV_SEND_SOLICITED),
+            fence: entry.has_flag(IBV_SEND_FENCE),
             srq: Number::new(entry.request.srqn),
             ..Work::new(n, op, len)
         })
@@ -262,7 +262,7 @@ impl RequestQueue for SendHalf<'_> {
     fn perform(&mut self, n: u64) -> LocalWork {
         let Self { qp, sends } = self;
         if n < sends.queue.completed {
-            return LocalWork::Gone;
+            return LocalWork::Flushed;
         }
         if !sends.issue_local(qp, n) {
             return LocalWork::Busy;
@@ -326,7 +326,7 @@ fn transport_operation(request: &Request, len: u32) -> Option<(Op, u32)> {
                 global: placement & IBV_FLUSH_GLOBAL != 0,
                 persistent: placement & IBV_FLUSH_PERSISTENT != 0,
             };
-            (Op::Flush { va: addr, rkey, how }, u32::try_from(len).ok()?)
+            (Op::Flush { va: addr, rkey, flush_scope: how }, u32::try_from(len).ok()?)
         }
         RequestOperation::Bind(_) | RequestOperation::Invalidate { .. } => (Op::Local, 0),
         RequestOperation::Segments(_) | RequestOperation::Refused(_) => return None,

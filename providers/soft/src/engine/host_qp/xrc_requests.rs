@@ -40,10 +40,10 @@ impl Qp {
         };
         let request = SrqRequest {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
-            of: self.qpn(),
-            generation: Life::unpack(self.entry().life.load(Ordering::Relaxed)).generation,
+            receiver_qpn: self.qpn(),
+            generation: Life::unpack(self.entry().packed_life.load(Ordering::Relaxed)).generation,
             srqn,
-            ask: ask.clone(),
+            operation: ask.clone(),
         };
         let frame = request.emit(packet);
         if !self.adapter().send_srq_request(slot, &frame) {

@@ -23,10 +23,10 @@ pub(crate) fn receive_srq_request(
     frame: &[u8],
     served_by: ServedBy,
 ) -> bool {
-    if split_qpn(request.of).0 != slot || slot == adapter.fabric.slot() {
+    if split_qpn(request.receiver_qpn).0 != slot || slot == adapter.fabric.slot() {
         return false;
     }
-    match adapter.xrc.remote_stand_in(request.of) {
+    match adapter.xrc.remote_stand_in(request.receiver_qpn) {
         Some(guest) if guest.serves_incarnation(request.generation) => {
             answer_srq_request(adapter, Ok(&guest), &request, frame, served_by);
             true
@@ -50,8 +50,9 @@ pub(crate) fn answer_srq_request(
         Err(verdict) => Some(ServeResult::Verdict(verdict)),
     };
     let Some(served) = served else { return };
-    let reply = SrqReply { number: request.number, of: request.of, served };
-    adapter.send_srq_reply(split_qpn(request.of).0, &reply);
+    let reply =
+        SrqReply { number: request.number, receiver_qpn: request.receiver_qpn, result: served };
+    adapter.send_srq_reply(split_qpn(request.receiver_qpn).0, &reply);
 }
 
 impl Qp {
@@ -72,7 +73,7 @@ impl Qp {
             return (request.number == last).then_some(served);
         }
         inbound.begin_serving(served_by == ServedBy::Library);
-        let served = self.serve_srq_request(inbound, request.srqn, &request.ask, frame);
+        let served = self.serve_srq_request(inbound, request.srqn, &request.operation, frame);
         inbound.last_reply = Some((request.number, served));
         Some(served)
     }

@@ -29,7 +29,7 @@ pub(crate) enum AccessError {
     /// The target memory is registered but no longer mapped.
     Remote,
     /// The target process is dead.
-    Dead,
+    PeerDied,
     /// Another process holds the lock of the target's atomics for long: try again later.
     Busy,
     /// The owner imported the region from a third process; only the owner can reach it.
@@ -58,7 +58,7 @@ pub(crate) fn rights(word: u64) -> (u32, u32) {
 #[inline]
 pub(crate) fn permit(qp_rights: u64, need: u32) -> Result<u32, Nak> {
     let (pd, access) = rights(qp_rights);
-    keys::through(pd, access, need).map_err(|_| Nak::Invalid)
+    keys::granted_domain(pd, access, need).map_err(|_| Nak::Invalid)
 }
 
 /// Checks `len` bytes at `remote` against the rights of QP `qpn` and of the region. Returns the
@@ -107,7 +107,7 @@ pub(in crate::engine) fn attach_all(
         match moved {
             Ok(0) | Err(Errno::EFAULT) => return unreachable_bytes(local, way),
             Ok(n) => done += n,
-            Err(Errno::ESRCH) => return Err(AccessError::Dead),
+            Err(Errno::ESRCH) => return Err(AccessError::PeerDied),
             Err(_) => return Err(AccessError::AttachRefused),
         }
     }
@@ -135,7 +135,7 @@ pub(crate) struct AtomicLock<'a>(pub(in crate::engine) &'a AtomicU32);
 impl<'a> AtomicLock<'a> {
     /// Takes the lock. Returns None if the holder keeps it for too long: it was stopped, or it
     /// died. Peers that notice a death call [`AtomicLock::recover`].
-    pub(crate) fn take(lock: &'a AtomicU32, own: u32) -> Option<Self> {
+    pub(crate) fn acquire(lock: &'a AtomicU32, own: u32) -> Option<Self> {
         for spins in 1..=LOCK_ATTEMPTS {
             if protocol::try_lock(lock, own) {
                 return Some(Self(lock));
@@ -179,7 +179,7 @@ mod tests {
     #[test]
     fn the_lock_of_a_dead_holder_is_released_and_that_of_a_living_one_is_not() {
         let lock = AtomicU32::new(0);
-        let held = AtomicLock::take(&lock, 8).expect("free");
+        let held = AtomicLock::acquire(&lock, 8).expect("free");
         AtomicLock::recover(&lock, 6);
         assert_eq!(lock.load(Ordering::Relaxed), 8);
         AtomicLock::recover(&lock, 7);
@@ -187,7 +187,7 @@ mod tests {
         std::mem::forget(held);
         lock.store(3, Ordering::Relaxed);
         assert!(
-            AtomicLock::take(&lock, 8).is_none(),
+            AtomicLock::acquire(&lock, 8).is_none(),
             "a holder that lives is waited for, not for ever"
         );
     }

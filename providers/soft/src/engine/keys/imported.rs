@@ -26,7 +26,7 @@ pub(crate) struct Imported {
     /// The exporter's region: table index, key and registration.
     index: usize,
     rkey: u32,
-    born: u64,
+    registration: u64,
     /// Announcements in the tables of this process, which the exporter reads.
     in_flight: OperationsInFlight,
     /// The process slot of this process.
@@ -41,8 +41,8 @@ impl Imported {
         let exporter = PeerView::of(Arc::clone(peer));
         let entry = exporter.mr(index);
         let rkey = entry.key.load(Ordering::SeqCst) as u32;
-        let born = entry.born.load(Ordering::Relaxed);
-        Self { exporter, index, rkey, born, in_flight, own_slot }
+        let born = entry.registration.load(Ordering::Relaxed);
+        Self { exporter, index, rkey, registration: born, in_flight, own_slot }
     }
 
     /// Whether the exporter lives and still has the region.
@@ -53,7 +53,7 @@ impl Imported {
         !self.exporter.peer().is_dead()
             && self.rkey != 0
             && key == self.rkey
-            && entry.born.load(Ordering::Relaxed) == self.born
+            && entry.registration.load(Ordering::Relaxed) == self.registration
     }
 
     /// Applies `change` to the word at `va` atomically for all users of the device. Returns the old
@@ -67,7 +67,7 @@ impl Imported {
             return Err(AccessError::Remote);
         }
         let own = u32::from(self.own_slot) + 1;
-        let _held = AtomicLock::take(&self.exporter.rings_head().atomic_lock, own)
+        let _held = AtomicLock::acquire(&self.exporter.rings_head().atomic_lock, own)
             .ok_or(AccessError::Busy)?;
         let mut old = 0u64;
         if !self.fetch(va, Range::of_word(&mut old)) {

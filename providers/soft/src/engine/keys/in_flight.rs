@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 #[derive(Debug)]
 pub(crate) struct OperationsInFlight {
     view: View,
-    hint: AtomicUsize,
+    next_free_hint: AtomicUsize,
 }
 
 /// Withdraws the announcement when dropped.
@@ -29,21 +29,21 @@ const fn word(target: u16, rkey: u32) -> u64 {
 
 impl OperationsInFlight {
     pub(crate) const fn new(view: View) -> Self {
-        Self { view, hint: AtomicUsize::new(0) }
+        Self { view, next_free_hint: AtomicUsize::new(0) }
     }
 
     /// Announces an operation on region `rkey` of process `target`. Waits while this process has
     /// [`OPERATIONS_IN_FLIGHT`] operations.
     pub(crate) fn announce(&self, target: u16, rkey: u32) -> Announced<'_> {
         // Relaxed: the hint only selects the first cell to try.
-        let mut at = self.hint.load(Ordering::Relaxed);
+        let mut at = self.next_free_hint.load(Ordering::Relaxed);
         loop {
             let cell = &self.view.operation_in_flight(at % OPERATIONS_IN_FLIGHT).target;
             if protocol::announce(cell, word(target, rkey)) {
                 return Announced(cell);
             }
             at += 1;
-            self.hint.store(at % OPERATIONS_IN_FLIGHT, Ordering::Relaxed);
+            self.next_free_hint.store(at % OPERATIONS_IN_FLIGHT, Ordering::Relaxed);
             if at.is_multiple_of(OPERATIONS_IN_FLIGHT) {
                 std::thread::yield_now();
             }

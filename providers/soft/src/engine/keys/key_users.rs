@@ -32,7 +32,7 @@ struct Backoff {
     looks: u32,
     sleep_time: Duration,
     /// Start of the sleeps; None after the report.
-    since: Option<Instant>,
+    sleep_start: Option<Instant>,
 }
 
 impl Backoff {
@@ -45,13 +45,13 @@ impl Backoff {
             return false;
         }
         if self.looks == LOOKS {
-            (self.sleep_time, self.since) = (FIRST_SLEEP, Some(Instant::now()));
+            (self.sleep_time, self.sleep_start) = (FIRST_SLEEP, Some(Instant::now()));
         }
         sleep(self.sleep_time);
         self.sleep_time = (self.sleep_time * 2).min(MAX_SLEEP);
-        let long = self.since.is_some_and(|since| since.elapsed() >= REPORT_AFTER);
+        let long = self.sleep_start.is_some_and(|since| since.elapsed() >= REPORT_AFTER);
         if long {
-            self.since = None;
+            self.sleep_start = None;
         }
         long
     }
@@ -99,7 +99,7 @@ impl Adapter {
             self.datagrams.wait_for_deliveries();
         }
         let concerned =
-            |qp: &Qp| qp.pd() == pd || qp.receive_pd() == pd || qp.kind() == QpType::XrcRecv;
+            |qp: &Qp| qp.pd() == pd || qp.receive_pd() == pd || qp.qp_type() == QpType::XrcRecv;
         for qp in self.registry.busy_qps(concerned) {
             drop(qp.responder().lock());
             drop(qp.requester().lock());
@@ -110,7 +110,7 @@ impl Adapter {
     /// domain.
     pub(crate) fn quiesce_xrc(&self) {
         for qp in self.registry.all_qps() {
-            if qp.kind() == QpType::XrcRecv {
+            if qp.qp_type() == QpType::XrcRecv {
                 drop(qp.responder().lock());
             }
         }
@@ -177,7 +177,7 @@ mod tests {
         }
         assert!(wait.sleep_time > FIRST_SLEEP);
         wait.sleep_time = MAX_SLEEP;
-        wait.since = wait.since.and_then(|since| since.checked_sub(REPORT_AFTER));
+        wait.sleep_start = wait.sleep_start.and_then(|since| since.checked_sub(REPORT_AFTER));
         assert!(wait.pause());
         assert!(!wait.pause() && wait.sleep_time == MAX_SLEEP);
     }

@@ -205,7 +205,9 @@ impl Regions {
         entry.len.store(extent.len, Ordering::Relaxed);
         entry.va.store(extent.va, Ordering::Relaxed);
         entry.pd.store(u64::from(extent.pd), Ordering::Relaxed);
-        entry.born.store(self.births.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        entry
+            .registration
+            .store(self.births.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
         protocol::validate(&entry.key, u64::from(rkey) | u64::from(extent.access) << 32);
     }
 
@@ -422,7 +424,7 @@ pub(crate) fn look_up(
         return None;
     }
     let entry = view.mr(index);
-    let asked = Access { rkey, qpn, pd, addr, len, need };
+    let asked = Access { rkey, qpn, pd, addr, len, required: need };
     let keys::AccessibleRange { va, access } = load_entry(entry).admit(&asked).ok()?;
     Some(KeyTarget { va, access })
 }

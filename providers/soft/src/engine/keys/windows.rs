@@ -121,7 +121,7 @@ impl Windows {
             }
         };
         let index = FIRST_WINDOW + state.rotation.number(at);
-        let tag = u32::from(state.first_tags.draw()) % (1 << USER_BITS);
+        let tag = u32::from(state.first_tags.next_number()) % (1 << USER_BITS);
         let uses = state.entries.get(at)?.uses;
         let generation = state.generations.number(index as u32, uses);
         let rkey = (index as u32) << INDEX_SHIFT | generation << USER_BITS | tag;

@@ -49,12 +49,13 @@ pub(crate) trait Source {
     /// # Errors
     /// `EPROTO` the piece is invalid; `ESTALE` its sender went away meanwhile; `ESRCH` its sender
     /// died; any further errno: the bytes could not be fetched.
-    fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
+    fn copy_piece(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno>;
 
     /// Copies the first bytes of the message from its first piece. Returns the number of bytes.
     ///
     /// # Errors
-    /// As `bring`. A source that never serves a tag matching queue need not implement the function.
+    /// As `copy_piece`. A source that never serves a tag matching queue need not implement the
+    /// function.
     fn peek(&self, _start: &mut [u8; HEADERS_LEN]) -> Result<usize, Errno> {
         Err(Errno::EPROTO)
     }
@@ -104,7 +105,7 @@ impl Inbound {
     /// Whether requests can be served; an XRC QP needs a selected queue.
     #[inline]
     pub(crate) fn has_srq(&self, qp: &Qp) -> bool {
-        qp.kind() != QpType::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
+        qp.qp_type() != QpType::XrcRecv || self.srq.as_ref().is_some_and(|srq| !srq.is_retired())
     }
 
     /// Returns the taken receive to the selected shared queue, if a queue is selected.
@@ -185,7 +186,7 @@ impl Inbound {
     #[inline]
     fn take_receive(&mut self, qp: &Qp) -> bool {
         match &self.srq {
-            Some(srq) => srq.take(&mut self.receive),
+            Some(srq) => srq.take_receive(&mut self.receive),
             None => qp.take_receive(&mut self.receive),
         }
     }
@@ -207,7 +208,7 @@ impl Inbound {
     /// Handles a request that cannot be executed: refused on a reliable connection, dropped on an
     /// unreliable connection.
     pub(crate) fn reject(&mut self, qp: &Qp, nak: Nak) -> Verdict {
-        if qp.kind().is_reliable() {
+        if qp.qp_type().is_reliable() {
             return Verdict::Refuse(nak);
         }
         self.message = None;
@@ -221,7 +222,7 @@ impl Inbound {
         if self.has_unfinished_receive {
             return Ok(());
         }
-        if !qp.kind().is_reliable() {
+        if !qp.qp_type().is_reliable() {
             self.skipping = true;
             return Err(Verdict::Dropped);
         }
@@ -247,12 +248,13 @@ impl Inbound {
             if let Err(verdict) = self.need_receive(qp) {
                 return verdict;
             }
-            MessageProgress { total: headers.total, done: 0 }
+            MessageProgress { total: headers.total, bytes_done: 0 }
         } else {
             match self.message.take() {
-                Some(message) => {
-                    MessageProgress { total: message.total.max(headers.total), done: message.done }
-                }
+                Some(message) => MessageProgress {
+                    total: message.total.max(headers.total),
+                    bytes_done: message.bytes_done,
+                },
                 None => return self.reject(qp, Nak::Invalid),
             }
         };
@@ -280,18 +282,18 @@ impl Inbound {
                 }
             }
         }
-        match source.bring(&ranges, message.done, message.total) {
+        match source.copy_piece(&ranges, message.bytes_done, message.total) {
             Ok(len) => {
-                message.done += len;
+                message.bytes_done += len;
                 self.moved += len;
             }
             Err(Errno::EPROTO) => return self.reject(qp, Nak::Invalid),
             Err(Errno::ESTALE) => return Verdict::Stale,
-            Err(Errno::ESRCH) => return Verdict::Gone,
+            Err(Errno::ESRCH) => return Verdict::SenderDied,
             Err(_) => return self.reject(qp, Nak::Operation),
         }
         if headers.last {
-            self.complete(qp, headers, IBV_WC_RECV, message.done);
+            self.complete(qp, headers, IBV_WC_RECV, message.bytes_done);
         } else {
             self.message = Some(message);
         }
@@ -323,7 +325,7 @@ impl Inbound {
     /// datagram (class D).
     #[cold]
     fn too_long(&mut self, qp: &Qp) -> Verdict {
-        if qp.kind() != QpType::Ud {
+        if qp.qp_type() != QpType::Ud {
             return self.fail_receive_and_refuse(qp, IBV_WC_LOC_LEN_ERR, Nak::Invalid);
         }
         if let Some(srq) = qp.srq() {
@@ -339,7 +341,7 @@ impl Inbound {
     /// error). An operation that the QP forbids takes no receive.
     #[cold]
     pub(crate) fn reject_write(&mut self, qp: &Qp, immediate: bool, nak: Nak) -> Verdict {
-        if immediate && nak == Nak::Access && qp.kind().is_reliable() {
+        if immediate && nak == Nak::Access && qp.qp_type().is_reliable() {
             self.has_unfinished_receive = self.has_unfinished_receive || self.take_receive(qp);
             if self.has_unfinished_receive {
                 return self.fail_receive_and_refuse(qp, IBV_WC_LOC_ACCESS_ERR, nak);
@@ -351,7 +353,7 @@ impl Inbound {
     /// Completes the taken receive with the error `status`, and refuses the message with `nak`.
     fn fail_receive_and_refuse(&mut self, qp: &Qp, status: u32, nak: Nak) -> Verdict {
         self.fail_receive(qp, status);
-        if qp.kind().is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
+        if qp.qp_type().is_reliable() { Verdict::Refuse(nak) } else { Verdict::Broken }
     }
 
     /// Completes the taken receive with the error `status`.
@@ -476,7 +478,7 @@ impl Inbound {
             Err(nak) => return self.reject(qp, nak),
         };
         let own = u32::from(qp.adapter().fabric.slot()) + 1;
-        let Some(_held) = AtomicLock::take(&view.rings_head().atomic_lock, own) else {
+        let Some(_held) = AtomicLock::acquire(&view.rings_head().atomic_lock, own) else {
             return Verdict::Busy;
         };
         let Some(old) = here.update(change) else { return self.reject(qp, Nak::Operation) };
@@ -515,7 +517,7 @@ impl Inbound {
         };
         let own = u32::from(qp.adapter().fabric.slot()) + 1;
         let lock = &qp.adapter().view.rings_head().atomic_lock;
-        let Some(_held) = AtomicLock::take(lock, own) else {
+        let Some(_held) = AtomicLock::acquire(lock, own) else {
             return Verdict::Busy;
         };
         if here.store(value) { Verdict::Done } else { self.reject(qp, Nak::Operation) }

@@ -43,7 +43,7 @@ impl Inbound {
             if let Err(verdict) = self.match_message(qp, own, &mut tags, headers, start) {
                 return verdict;
             }
-            (MessageProgress { total: headers.total, done: 0 }, headers.last.then_some(tags))
+            (MessageProgress { total: headers.total, bytes_done: 0 }, headers.last.then_some(tags))
         } else {
             match self.message.take() {
                 // If the first piece does not give the total length, each piece gives the length so
@@ -68,7 +68,7 @@ impl Inbound {
                 return Verdict::Busy;
             }
             Ok(len) if !headers.last => {
-                message.done += len;
+                message.bytes_done += len;
                 self.message = Some(message);
                 return Verdict::Done;
             }
@@ -85,7 +85,7 @@ impl Inbound {
                 verdict
             }
             _ => {
-                let len = brought.map_or(0, |len| message.done + len);
+                let len = brought.map_or(0, |len| message.bytes_done + len);
                 self.finish(qp, &mut tags, headers, IBV_WC_SUCCESS, len);
                 Verdict::Done
             }
@@ -96,7 +96,7 @@ impl Inbound {
         match errno {
             Errno::EPROTO => self.reject(qp, Nak::Invalid),
             Errno::ESTALE => Verdict::Stale,
-            Errno::ESRCH => Verdict::Gone,
+            Errno::ESRCH => Verdict::SenderDied,
             _ => self.reject(qp, Nak::Operation),
         }
     }
@@ -126,7 +126,7 @@ impl Inbound {
             }
             wire::TagHeaders::Eager(tagged) | wire::TagHeaders::Rendezvous(tagged, _) => tagged,
         };
-        let Some(handle) = tags.list.take(tagged.tag) else {
+        let Some(handle) = tags.list.match_message(tagged.tag) else {
             self.need_receive(qp)?;
             tags.list.count_unexpected();
             self.tag_match = TagMatch::Unexpected;
@@ -230,8 +230,9 @@ impl Inbound {
                 return Err(PlaceError::Spoiled(IBV_WC_REM_INV_REQ_ERR, Verdict::Broken));
             }
         }
-        let len =
-            source.bring(&ranges, message.done, message.total).map_err(PlaceError::NotBrought)?;
+        let len = source
+            .copy_piece(&ranges, message.bytes_done, message.total)
+            .map_err(PlaceError::NotBrought)?;
         self.moved += len;
         Ok(len)
     }

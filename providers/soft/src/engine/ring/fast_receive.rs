@@ -45,7 +45,7 @@ impl Responder {
     #[inline]
     fn sender_life(&self, qp: &Qp, link: &Link, head: ShortHead) -> Option<u64> {
         // Loaded after the slot: see `Link::may_send`.
-        let life = link.life();
+        let life = link.remote_life();
         let sends = self.sender.is_some_and(|sender| Link::sends_as(life, sender, qp.qpn()));
         (sends && head.src_qpn() == link.qpn).then_some(life)
     }
@@ -74,7 +74,7 @@ impl Responder {
         let mut next = self.next;
         while served < most && pushed == PushOutcome::Quiet {
             let Some(now) = ring.head(next) else { break };
-            if !now.matches_head(head) || link.life() != life {
+            if !now.matches_head(head) || link.remote_life() != life {
                 break;
             }
             let Some(oldest) = receives.oldest() else { break };
@@ -155,7 +155,7 @@ impl Responder {
         // life before it reuses the chunk. Without the fence the copy could read reused bytes under
         // an old life.
         fence(Ordering::Acquire);
-        if link.life() != life {
+        if link.remote_life() != life {
             self.inbound.keep_receive(wr_id, sge);
             return false;
         }

@@ -42,7 +42,7 @@ impl ShortSend {
     #[inline(always)]
     fn head(self, common: ShortHead, seq: u32, len: usize) -> ShortHead {
         let imm = (self.opcode == IBV_WR_SEND_WITH_IMM).then_some(self.imm);
-        common.with(seq, len, imm, self.flags & IBV_SEND_SOLICITED != 0)
+        common.for_send(seq, len, imm, self.flags & IBV_SEND_SOLICITED != 0)
     }
 }
 
@@ -129,7 +129,7 @@ impl Requester {
         if !ring.fill(head, from) {
             return false;
         }
-        ring.show(head);
+        ring.publish_filled(head);
         self.ring.unannounced = true;
         self.record_published(send, sge.length, qp);
         qp.sends_outstanding(true);
@@ -201,7 +201,7 @@ impl FastSend<'_> {
             if !self.ring.fill(head, from) {
                 return false;
             }
-            self.ring.show(head);
+            self.ring.publish_filled(head);
             self.requester.ring.unannounced |= is_first;
         }
         self.record_posted(send, sge.length);
@@ -224,7 +224,7 @@ impl FastSend<'_> {
         let words = BounceBuffer { chunk, len: sge.length, total: u64::from(sge.length) }.emit();
         let head = self.head(send, self.requester.ring.next, 0).chunked();
         self.ring.fill_words(head, words);
-        self.ring.show(head);
+        self.ring.publish_filled(head);
         self.requester.ring.unannounced = true;
         self.record_posted(send, sge.length);
         true
@@ -258,7 +258,7 @@ impl FastSend<'_> {
         if let Some((first, mut bytes)) = self.unpublished_first.take() {
             let is_there = self.ring.fill(first, Range::of(&mut bytes).first(first.len()));
             debug_assert!(is_there, "bytes of our own");
-            self.ring.show(first);
+            self.ring.publish_filled(first);
             self.requester.ring.unannounced = true;
         }
     }

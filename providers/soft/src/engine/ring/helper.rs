@@ -45,7 +45,7 @@ pub(in crate::engine) fn run_helper(adapter: &Adapter) {
             // Initiators read the value and work alone, until the rest is over or `stop` wakes the
             // thread.
             RESTING => {
-                adapter.helping.rest(leisure.rest);
+                adapter.helping.sleep_until_called(leisure.next_sleep);
                 let _ = wanted.compare_exchange(RESTING, 0, Ordering::AcqRel, Ordering::Relaxed);
             }
             _ => {
@@ -87,7 +87,7 @@ fn help(
     let begun = Stopwatch::now();
     let (mut last, mut looks, mut left) = (begun.0, 0, HelpEnd::MaybeMore);
     while begun.0.elapsed() < CHECK_INTERVAL {
-        if let Some((asked, n)) = hand.take(adapter.fabric.slot()) {
+        if let Some((asked, n)) = hand.claim_piece(adapter.fabric.slot()) {
             hand.release(asked.move_piece(adapter, &view, n).is_some());
             (last, looks) = (Instant::now(), 0);
             continue;
@@ -110,7 +110,7 @@ struct IdleMeasure {
     busy_time: Duration,
     run_time: Duration,
     /// Length of the next rest.
-    rest: Duration,
+    next_sleep: Duration,
 }
 
 /// A start time, with the thread's processor time at that moment.
@@ -137,7 +137,11 @@ impl IdleMeasure {
             return true;
         }
         let lasts = self.run_time >= self.busy_time * 3 / 4;
-        self.rest = if lasts { self.rest / 2 } else { (self.rest * 2).clamp(MIN_REST, MAX_REST) };
+        self.next_sleep = if lasts {
+            self.next_sleep / 2
+        } else {
+            (self.next_sleep * 2).clamp(MIN_REST, MAX_REST)
+        };
         (self.busy_time, self.run_time) = Default::default();
         lasts
     }
@@ -148,7 +152,7 @@ impl IdleMeasure {
 /// Pieces are claimed from the last to the first.
 #[derive(Debug)]
 pub(in crate::engine) struct HelperClaim {
-    own: View,
+    own_tables: View,
     initiator: View,
     slot: u16,
     number: u32,
@@ -184,7 +188,7 @@ pub(in crate::engine) fn claimed_pieces(
 
 impl HelperClaim {
     pub(in crate::engine) const fn new(own: View, initiator: View, slot: u16) -> Self {
-        Self { own, initiator, slot, number: 0, back: 0 }
+        Self { own_tables: own, initiator, slot, number: 0, back: 0 }
     }
 
     fn word(&self, back: u16, is_busy: bool) -> u64 {
@@ -192,7 +196,7 @@ impl HelperClaim {
     }
 
     /// Claims the last free piece, if the job addresses this process, `own_slot`.
-    pub(in crate::engine) fn take(&mut self, own_slot: u16) -> Option<(JobRequest, u16)> {
+    pub(in crate::engine) fn claim_piece(&mut self, own_slot: u16) -> Option<(JobRequest, u16)> {
         let job = self.initiator.job();
         let now = protocol::job(&job.state);
         if now.number != self.number {
@@ -203,7 +207,7 @@ impl HelperClaim {
         if asked.target != u32::from(own_slot) {
             return None;
         }
-        let hand = &self.own.tables_head().hand.0;
+        let hand = &self.own_tables.tables_head().hand.0;
         if !protocol::claim_piece(hand, self.word(n, true), &job.state, self.number, n) {
             protocol::release_piece(hand, self.word(self.back, false));
             return None;
@@ -215,7 +219,7 @@ impl HelperClaim {
     /// Ends the work on a piece. After a failure the helper takes no further piece of the job.
     pub(in crate::engine) fn release(&mut self, is_done: bool) {
         let back = if is_done { self.back } else { self.back + 1 };
-        protocol::release_piece(&self.own.tables_head().hand.0, self.word(back, false));
+        protocol::release_piece(&self.own_tables.tables_head().hand.0, self.word(back, false));
         if !is_done {
             self.back = 0;
         }
@@ -224,7 +228,7 @@ impl HelperClaim {
 
 impl Drop for HelperClaim {
     fn drop(&mut self) {
-        protocol::release_piece(&self.own.tables_head().hand.0, 0);
+        protocol::release_piece(&self.own_tables.tables_head().hand.0, 0);
     }
 }
 
@@ -236,7 +240,7 @@ pub(in crate::engine) struct JobRequest {
     remote: RemoteAddress,
     len: u64,
     piece: u64,
-    way: Direction,
+    direction: Direction,
 }
 
 impl JobRequest {
@@ -253,7 +257,7 @@ impl JobRequest {
             },
             len: job.len.load(Ordering::Relaxed),
             piece: job.piece.load(Ordering::Relaxed),
-            way: if job.is_read.load(Ordering::Relaxed) == 1 {
+            direction: if job.is_read.load(Ordering::Relaxed) == 1 {
                 Direction::Read
             } else {
                 Direction::Write
@@ -276,12 +280,12 @@ impl JobRequest {
             return None;
         }
         // The rights belong to the peer of the QP only.
-        let life = Life::unpack(adapter.view.qp(index).life.load(Ordering::Acquire));
+        let life = Life::unpack(adapter.view.qp(index).packed_life.load(Ordering::Acquire));
         if split_qpn(life.dest_qpn).0 != view.peer().slot || !life.serves(life.dest_qpn) {
             return None;
         }
         let memory = view.peer().memory()?;
-        let need = if self.way == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
+        let need = if self.direction == Direction::Write { REMOTE_WRITE } else { REMOTE_READ };
         // Announced before the check of the key, as by the initiator.
         let _in_flight = adapter.in_flight.announce(slot, self.remote.rkey);
         let rights = adapter.view.qp(index).rights.load(Ordering::Relaxed);
@@ -296,7 +300,7 @@ impl JobRequest {
         // SAFETY: `there` lies in the initiator's tables, mapped as long as the peer is known. It
         // describes memory of the initiator, and the kernel reads it when the copy begins.
         let moved = unsafe {
-            match self.way {
+            match self.direction {
                 Direction::Write => memory.read_where(&here, there),
                 Direction::Read => memory.write_where(&here, there),
             }
@@ -317,17 +321,17 @@ mod tests {
             !leisure.keeps_helping((CHECK_INTERVAL / 2, CHECK_INTERVAL / 2)),
             "it ran for half of the time"
         );
-        assert_eq!(leisure.rest, MIN_REST);
+        assert_eq!(leisure.next_sleep, MIN_REST);
         assert!(!leisure.keeps_helping((CHECK_INTERVAL, CHECK_INTERVAL * 7 / 10)));
-        assert_eq!(leisure.rest, 2 * MIN_REST);
+        assert_eq!(leisure.next_sleep, 2 * MIN_REST);
         assert!(
             leisure.keeps_helping((CHECK_INTERVAL, CHECK_INTERVAL * 8 / 10)),
             "another thread used little of the time"
         );
-        assert_eq!(leisure.rest, MIN_REST);
+        assert_eq!(leisure.next_sleep, MIN_REST);
         for _ in 0..20 {
             assert!(!leisure.keeps_helping((CHECK_INTERVAL, Duration::ZERO)));
         }
-        assert_eq!(leisure.rest, MAX_REST);
+        assert_eq!(leisure.next_sleep, MAX_REST);
     }
 }

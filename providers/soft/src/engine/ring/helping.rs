@@ -78,7 +78,7 @@ const STACK: usize = 256 << 10;
 impl StuckPiece {
     /// Whether no system call can still move the piece, even if the claim remains.
     fn is_harmless(&self) -> bool {
-        self.since.elapsed() > MAX_SYSTEM_CALL
+        self.noticed_at.elapsed() > MAX_SYSTEM_CALL
     }
 }
 
@@ -90,7 +90,7 @@ pub(in crate::engine) struct LongOperation<'a> {
     /// Address of `remote` in the target process.
     pub(in crate::engine) va: u64,
     pub(in crate::engine) local: Range<'a>,
-    pub(in crate::engine) way: Direction,
+    pub(in crate::engine) direction: Direction,
 }
 
 impl LongOperation<'_> {
@@ -105,7 +105,7 @@ impl LongOperation<'_> {
     /// Moves a part in this thread.
     fn move_part(&self, offset: usize, len: usize) -> Result<(), AccessError> {
         let ranges = Ranges::of(self.local.part(offset, len));
-        attach_all(self.link.peer().memory(), &ranges, self.va + offset as u64, self.way)
+        attach_all(self.link.peer().memory(), &ranges, self.va + offset as u64, self.direction)
     }
 
     fn move_alone(&self) -> Result<(), AccessError> {
@@ -198,7 +198,7 @@ impl Helping {
         long: &LongOperation<'_>,
         call: impl Fn(),
     ) -> SharedOutcome {
-        let tail = if long.way == Direction::Write { TAIL } else { 0 };
+        let tail = if long.direction == Direction::Write { TAIL } else { 0 };
         let shared = long.local.len() - tail;
         let piece = (shared / PIECES_PER_JOB).clamp(MIN_PIECE, MAX_PIECE).min(shared.div_ceil(2));
         let piece = piece.max(shared.div_ceil(JOB_PIECES));
@@ -241,7 +241,7 @@ impl Helping {
         if !wait(busy, long.link.peer(), HELPER_WAIT) {
             take_back(job, count);
             self.is_stuck.store(true, Ordering::Relaxed);
-            work.stuck = Some(StuckPiece { view: target.clone(), since: Instant::now() });
+            work.stuck = Some(StuckPiece { view: target.clone(), noticed_at: Instant::now() });
             return SharedOutcome {
                 result: Err(AccessError::Busy),
                 helped: true,
@@ -253,7 +253,7 @@ impl Helping {
         #[cfg(test)]
         self.helped.fetch_add((count - undone) as u32, Ordering::Relaxed);
         if busy() {
-            result = Err(AccessError::Dead);
+            result = Err(AccessError::PeerDied);
         } else if result.is_ok() && own < undone {
             // Pieces that the helper claimed and could not move: the copy here succeeds or returns
             // the reason.
@@ -309,7 +309,7 @@ impl Helping {
     }
 
     /// The helper sleeps for this time, or until `stop` calls it.
-    pub(in crate::engine) fn rest(&self, most: Duration) {
+    pub(in crate::engine) fn sleep_until_called(&self, most: Duration) {
         // In this order: `stop` changes the word after the flag.
         let called = self.called.load(Ordering::Acquire);
         if !self.is_leaving() {
@@ -369,7 +369,7 @@ fn write_job(job: &Job, long: &LongOperation<'_>, piece: usize, len: usize, witn
     job.piece.store(piece as u64, Ordering::Relaxed);
     job.len.store(len as u64, Ordering::Relaxed);
     job.addr.store(long.remote.addr, Ordering::Relaxed);
-    job.is_read.store(u32::from(long.way == Direction::Read), Ordering::Relaxed);
+    job.is_read.store(u32::from(long.direction == Direction::Read), Ordering::Relaxed);
     for (at, part) in (0..len).step_by(piece).zip(&job.parts) {
         part.witness.store(witness, Ordering::Relaxed);
         part.witness_len.store(size_of::<u64>() as u64, Ordering::Relaxed);

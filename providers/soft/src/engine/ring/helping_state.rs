@@ -46,7 +46,7 @@ pub(in crate::engine) struct HelpedOperations {
 #[derive(Debug)]
 pub(in crate::engine) struct StuckPiece {
     pub(in crate::engine) view: PeerView,
-    pub(in crate::engine) since: Instant,
+    pub(in crate::engine) noticed_at: Instant,
 }
 
 /// What the initiator knows about a process that may help.

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// Memory of this process.
-    Own,
+    OwnMemory,
     /// Cross-memory attach.
     Attach,
     /// Not reachable: all bytes travel through rings and chunks.

@@ -9,8 +9,8 @@
 //! - Locks: every function runs under `Qp::requester`. Chunks are taken under `Chunks::free`;
 //!   windows under `Windows::state`.
 //! - Order of a request: `issue` > `issue_send`, `issue_write`, `issue_read`, `issue_atomic` >
-//!   `direct` (the initiator moves the bytes) or `put` (slots in the ring). `Entry::phase` and
-//!   `Entry::offset` record the progress.
+//!   `direct` (the initiator moves the bytes) or `publish_piece` (slots in the ring).
+//!   `Entry::phase` and `Entry::offset` record the progress.
 
 use crate::engine::keys::access::{AccessError, Direction};
 use crate::engine::keys::regions::LOCAL_WRITE;
@@ -44,7 +44,7 @@ enum Direct {
     Failed,
 }
 
-/// Head of a slot, without the fields that [`Requester::put`] adds.
+/// Head of a slot, without the fields that [`Requester::publish_piece`] adds.
 pub(in crate::engine) struct SlotHead {
     pub(in crate::engine) op: Op,
     pub(in crate::engine) flags: u8,
@@ -58,7 +58,7 @@ impl Requester {
     /// failed, false if its rest waits.
     pub(in crate::engine) fn issue(&mut self, qp: &Qp, link: &Link, n: u64) -> bool {
         let entry = self.sends.queue.entry(n);
-        let (fenced, operation) = (entry.has(IBV_SEND_FENCE), entry.request.operation);
+        let (fenced, operation) = (entry.has_flag(IBV_SEND_FENCE), entry.request.operation);
         if fenced && self.ring.responses_due > 0 {
             self.absorb(qp, link);
             self.reap(qp);
@@ -101,11 +101,17 @@ impl Requester {
             IBV_WR_SEND_WITH_INV => INVALIDATE,
             _ => 0,
         };
-        let solicited = if entry.has(IBV_SEND_SOLICITED) { SOLICITED } else { 0 };
+        let solicited = if entry.has_flag(IBV_SEND_SOLICITED) { SOLICITED } else { 0 };
         LAST | imm | solicited
     }
 
-    pub(in crate::engine) fn put(&mut self, qp: &Qp, link: &Link, head: &SlotHead, body: &[u64]) {
+    pub(in crate::engine) fn publish_piece(
+        &mut self,
+        qp: &Qp,
+        link: &Link,
+        head: &SlotHead,
+        body: &[u64],
+    ) {
         let head = Head {
             seq: self.ring.next,
             op: head.op,
@@ -116,7 +122,7 @@ impl Requester {
             src_qpn: qp.qpn(),
             ack: qp.acks().piggyback(),
         };
-        link.ring.put(&head, body);
+        link.ring.publish_piece(&head, body);
         self.ring.next = self.ring.next.wrapping_add(1);
         self.ring.unannounced = true;
     }
@@ -158,7 +164,7 @@ impl Requester {
         true
     }
 
-    fn done(&mut self, n: u64) -> bool {
+    fn request_is_done(&mut self, n: u64) -> bool {
         self.sends.queue.entry(n).phase = RequestPhase::Done;
         true
     }
@@ -177,7 +183,7 @@ impl Requester {
         let last = self.last_flags(n);
         let total = ranges.total();
         // The application may reuse inline data after the post, so the receiver must not fetch it.
-        let is_inline = self.sends.queue.entry(n).has(IBV_SEND_INLINE);
+        let is_inline = self.sends.queue.entry(n).has_flag(IBV_SEND_INLINE);
         loop {
             if self.room(qp, link) == 0 {
                 return false;
@@ -197,7 +203,7 @@ impl Requester {
                     count: total as u8,
                     imm,
                 };
-                self.put(qp, link, &head, &body[..words]);
+                self.publish_piece(qp, link, &head, &body[..words]);
                 return self.published(n);
             }
             if offset == 0
@@ -225,7 +231,7 @@ impl Requester {
             let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
             let head =
                 SlotHead { op: Op::Send, flags, carrier: PayloadLocation::Chunk, count: 0, imm };
-            self.put(qp, link, &head, &body);
+            self.publish_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -261,12 +267,12 @@ impl Requester {
                 count: items.len() as u8,
                 imm,
             };
-            self.put(qp, link, &head, &body);
+            self.publish_piece(qp, link, &head, &body);
         } else {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             for (i, item) in items.iter().enumerate() {
                 let words = [item.address(), item.len() as u64];
-                base.part(i * size_of_val(&words), size_of_val(&words)).put(bytes_of(&words));
+                base.part(i * size_of_val(&words), size_of_val(&words)).copy_from(bytes_of(&words));
             }
             let body = [halves(chunk, items.len() as u32), u64::from(total)];
             let head = SlotHead {
@@ -276,7 +282,7 @@ impl Requester {
                 count: 0,
                 imm,
             };
-            self.put(qp, link, &head, &body);
+            self.publish_piece(qp, link, &head, &body);
         }
         self.published(n)
     }
@@ -294,7 +300,7 @@ impl Requester {
             IBV_WR_SEND | IBV_WR_SEND_WITH_IMM | IBV_WR_SEND_WITH_INV
         );
         // A copied message has an offset, is inline, or was short and kept no list.
-        if !sends || entry.offset > 0 || entry.has(IBV_SEND_INLINE) {
+        if !sends || entry.offset > 0 || entry.has_flag(IBV_SEND_INLINE) {
             return None;
         }
         self.sends.ranges(qp, n, 0).filter(|ranges| !ranges.is_abroad())
@@ -320,7 +326,8 @@ impl Requester {
                 return ControlFlow::Break(Direct::Later);
             }
         }
-        let srqn = (qp.kind() == QpType::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
+        let srqn =
+            (qp.qp_type() == QpType::XrcSend).then_some(self.sends.queue.entry(n).request.srqn);
         let gate = self.xrc_rings.home().unwrap_or(link).entry();
         let maps = RefCell::new(self.ring.maps.take().unwrap_or_default());
         let (in_flight, helping) = (&qp.adapter().in_flight, &qp.adapter().helping);
@@ -336,7 +343,7 @@ impl Requester {
             }
             Err(AccessError::Imported) => return ControlFlow::Continue(()),
             // The next look at the peer finds the process dead or the operation done.
-            Err(AccessError::Dead | AccessError::Busy) => {
+            Err(AccessError::PeerDied | AccessError::Busy) => {
                 self.sends.watch_blocked(qp, n);
                 return ControlFlow::Break(Direct::Later);
             }
@@ -344,7 +351,7 @@ impl Requester {
                 self.sends.fail(n, IBV_WC_LOC_PROT_ERR);
                 return ControlFlow::Break(Direct::Failed);
             }
-            Err(_) if qp.kind() == QpType::Uc => return ControlFlow::Break(Direct::Dropped),
+            Err(_) if qp.qp_type() == QpType::Uc => return ControlFlow::Break(Direct::Dropped),
             Err(AccessError::Access) => Nak::Access,
             Err(AccessError::NoQueue) => Nak::InvalidRd,
             Err(AccessError::Forbidden | AccessError::Alignment) => Nak::Invalid,
@@ -361,7 +368,7 @@ impl Requester {
         match result {
             Direct::Later => false,
             Direct::Failed => true,
-            Direct::Done | Direct::Dropped => self.done(n),
+            Direct::Done | Direct::Dropped => self.request_is_done(n),
         }
     }
 
@@ -383,7 +390,7 @@ impl Requester {
             count: 0,
             imm: nak as u32,
         };
-        self.put(qp, link, &head, &[]);
+        self.publish_piece(qp, link, &head, &[]);
         link.wake_service();
         self.sends.failure.fail();
         self.published(n);
@@ -409,7 +416,7 @@ impl Requester {
                     count: 0,
                     imm,
                 };
-                self.put(qp, link, &head, &body);
+                self.publish_piece(qp, link, &head, &body);
                 return self.published(n);
             }
             ControlFlow::Break(result) => return self.settle_direct(n, result),
@@ -441,7 +448,7 @@ impl Requester {
             // Every piece says that immediate data follows: a refused piece then takes a receive.
             let flags = first | if end { last } else { last & IMM };
             let head = SlotHead { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
-            self.put(qp, link, &head, &body);
+            self.publish_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -477,7 +484,7 @@ impl Requester {
             let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
             let head =
                 SlotHead { op: Op::Read, flags, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
-            self.put(qp, link, &head, &body);
+            self.publish_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 self.ring.responses_due += 1;
@@ -510,7 +517,7 @@ impl Requester {
                 return self.failed(n, IBV_WC_LOC_PROT_ERR);
             }
         }
-        if self.reach(link) == Reach::Own
+        if self.reach(link) == Reach::OwnMemory
             && let ControlFlow::Break(result) =
                 self.direct(qp, link, n, |target| target.store(remote, value))
         {
@@ -555,7 +562,7 @@ impl Requester {
         }
         let flags = FIRST | LAST;
         let head = SlotHead { op, flags, carrier: PayloadLocation::Inline, count: 0, imm: 0 };
-        self.put(qp, link, &head, body);
+        self.publish_piece(qp, link, &head, body);
         self.published(n)
     }
 
@@ -596,7 +603,7 @@ impl Requester {
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
         let head =
             SlotHead { op, flags: FIRST | LAST, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
-        self.put(qp, link, &head, &body);
+        self.publish_piece(qp, link, &head, &body);
         self.ring.responses_due += 1;
         self.published(n)
     }

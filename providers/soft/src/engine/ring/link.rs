@@ -51,13 +51,13 @@ impl Link {
 
     /// Whether the remote table entry holds no QP.
     pub(crate) fn has_no_qp(&self) -> bool {
-        Life::unpack(self.life()).state == Life::NONE
+        Life::unpack(self.remote_life()).state == Life::NONE
     }
 
     /// Whether the remote QP serves requests of the QP `own_qpn` of this process.
     #[inline(always)]
     pub(crate) fn peer_state(&self, own_qpn: u32) -> PeerState {
-        let life = Life::unpack(self.entry().life.load(Ordering::Acquire));
+        let life = Life::unpack(self.entry().packed_life.load(Ordering::Acquire));
         if self.peer().is_dead() {
             PeerState::Dead
         } else if life.serves(own_qpn) {
@@ -70,7 +70,7 @@ impl Link {
     /// The incarnation in which the remote QP is connected to `own_qpn`. For a dead process, the
     /// incarnation at its death. The port of the remote QP may be down.
     pub(crate) fn connection(&self, own_qpn: u32) -> Option<u16> {
-        let life = Life::unpack(self.life());
+        let life = Life::unpack(self.remote_life());
         life.is_connected_to(own_qpn).then_some(life.generation)
     }
 
@@ -79,14 +79,14 @@ impl Link {
     /// confirms the slot.
     #[inline]
     pub(crate) fn may_send(&self, own_qpn: u32) -> bool {
-        Self::sends_in(self.life(), own_qpn)
+        Self::sends_in(self.remote_life(), own_qpn)
     }
 
     /// The life word of the remote QP: state, incarnation and destination. Acquire pairs with the
     /// Release in `Qp::publish_life`.
     #[inline]
-    pub(crate) fn life(&self) -> u64 {
-        self.entry().life.load(Ordering::Acquire)
+    pub(crate) fn remote_life(&self) -> u64 {
+        self.entry().packed_life.load(Ordering::Acquire)
     }
 
     /// As `may_send`, for a life word loaded before.
@@ -98,7 +98,7 @@ impl Link {
     /// As `may_send`, for the incarnation of the remote QP that holds the local ring.
     #[inline]
     pub(crate) fn may_send_as(&self, holder: RingHolder, own_qpn: u32) -> bool {
-        Self::sends_as(self.life(), holder, own_qpn)
+        Self::sends_as(self.remote_life(), holder, own_qpn)
     }
 
     /// As `may_send_as`, for a life word loaded before.
@@ -114,7 +114,7 @@ impl Link {
 
     pub(crate) fn reach(&self) -> Reach {
         match (self.peer().can_attach(), self.peer().is_self) {
-            (true, true) => Reach::Own,
+            (true, true) => Reach::OwnMemory,
             (true, false) => Reach::Attach,
             (false, _) => Reach::No,
         }
@@ -135,7 +135,7 @@ impl Link {
     /// at them.
     #[inline]
     pub(crate) fn requests_published(&self) {
-        protocol::tell(
+        protocol::notify_owner(
             self.ring.hot(),
             &self.view.tables_head().attention,
             ATTENTION_REQUESTS,

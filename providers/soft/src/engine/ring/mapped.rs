@@ -27,15 +27,17 @@ impl RegionMaps {
         if is_window(rkey) || found.access & ON_DEMAND != 0 {
             return None;
         }
-        let born = link.view.mr((rkey >> INDEX_SHIFT) as usize).born.load(Ordering::Relaxed);
-        let same =
-            |known: &&mut KnownRegion| known.born == born && Arc::ptr_eq(&known.peer, link.peer());
-        let Some(known) = self.known.iter_mut().find(same) else {
-            self.remember(link.peer(), born);
+        let born =
+            link.view.mr((rkey >> INDEX_SHIFT) as usize).registration.load(Ordering::Relaxed);
+        let same = |known: &&mut KnownRegion| {
+            known.registration == born && Arc::ptr_eq(&known.peer, link.peer())
+        };
+        let Some(known) = self.regions.iter_mut().find(same) else {
+            self.remember_region(link.peer(), born);
             return None;
         };
         if known.tried {
-            let here = known.map.as_ref()?.at(found.va, len)?;
+            let here = known.map.as_ref()?.local_range(found.va, len)?;
             // SAFETY: inside a mapping that stays while it is in `known`, and the caller has
             // exclusive access to `self`; the owner registered the bytes.
             return Some(unsafe { Range::new(here, len) });
@@ -52,10 +54,16 @@ impl RegionMaps {
     }
 
     #[cold]
-    fn remember(&mut self, peer: &Arc<Peer>, born: u64) {
-        let known = KnownRegion { peer: Arc::clone(peer), born, used: 0, tried: false, map: None };
-        if let Err(full) = self.known.try_push(known)
-            && let Some(place) = self.known.get_mut(self.next)
+    fn remember_region(&mut self, peer: &Arc<Peer>, born: u64) {
+        let known = KnownRegion {
+            peer: Arc::clone(peer),
+            registration: born,
+            used: 0,
+            tried: false,
+            map: None,
+        };
+        if let Err(full) = self.regions.try_push(known)
+            && let Some(place) = self.regions.get_mut(self.next)
         {
             *place = full.element();
             self.next = (self.next + 1) % MAX_KNOWN;

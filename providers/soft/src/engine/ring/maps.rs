@@ -14,9 +14,9 @@ pub(in crate::engine) const MAX_KNOWN: usize = 4;
 
 #[derive(Debug)]
 pub(in crate::engine) struct KnownRegion {
-    /// The owner, and the registration (`MrEntry::born`).
+    /// The owner, and the registration (`MrEntry::registration`).
     pub(in crate::engine) peer: Arc<Peer>,
-    pub(in crate::engine) born: u64,
+    pub(in crate::engine) registration: u64,
     pub(in crate::engine) used: u32,
     /// Whether a mapping was tried, and the mapping if it succeeded.
     pub(in crate::engine) tried: bool,
@@ -26,7 +26,7 @@ pub(in crate::engine) struct KnownRegion {
 /// The regions of peers that a QP uses.
 #[derive(Debug)]
 pub(crate) struct RegionMaps {
-    pub(in crate::engine) known: ArrayVec<KnownRegion, MAX_KNOWN>,
+    pub(in crate::engine) regions: ArrayVec<KnownRegion, MAX_KNOWN>,
     /// Index of the entry that is replaced next.
     pub(in crate::engine) next: usize,
     pub(in crate::engine) map_after: u32,
@@ -34,6 +34,6 @@ pub(crate) struct RegionMaps {
 
 impl Default for RegionMaps {
     fn default() -> Self {
-        Self { known: ArrayVec::new(), next: 0, map_after: MAP_AFTER_USES }
+        Self { regions: ArrayVec::new(), next: 0, map_after: MAP_AFTER_USES }
     }
 }

@@ -140,7 +140,7 @@ pub(crate) struct Responder {
     pub(crate) min_rnr_timer: u8,
     /// The piece that waits for operations in flight, or for the atomics lock.
     blocked_piece: Option<u32>,
-    /// Bits that stop service: `REFUSED`, `PORT_DOWN`, `GONE`; 0 while the responder serves.
+    /// Bits that stop service: `REFUSED`, `PORT_DOWN`, `SENDER_DIED`; 0 while the responder serves.
     not_serving: u8,
     /// First sequence number not acknowledged.
     acked: u32,

@@ -64,7 +64,7 @@ impl OneSidedTarget<'_> {
             return Err(AccessError::Imported);
         }
         // For another process the kernel detects missing pages.
-        if self.reach == Reach::Own && !found.is_there(len, need & !REMOTE_READ != 0) {
+        if self.reach == Reach::OwnMemory && !found.is_there(len, need & !REMOTE_READ != 0) {
             return Err(AccessError::Remote);
         }
         Ok(found)
@@ -106,7 +106,7 @@ impl OneSidedTarget<'_> {
         let found = self.admit(self.rights()?, remote, 8, REMOTE_WRITE)?;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
-        let _held = AtomicLock::take(lock, own).ok_or(AccessError::Busy)?;
+        let _held = AtomicLock::acquire(lock, own).ok_or(AccessError::Busy)?;
         // SAFETY: local memory, registered for eight bytes and announced.
         let stored = unsafe { Range::at(found.va, 8) }.store(value);
         if stored { Ok(()) } else { Err(AccessError::Remote) }
@@ -149,7 +149,7 @@ impl OneSidedTarget<'_> {
     ) -> Result<(), AccessError> {
         let len = local.total();
         match (self.reach, way) {
-            (Reach::Own, way) => {
+            (Reach::OwnMemory, way) => {
                 // SAFETY: local memory, checked to be registered for `len` bytes; the announcement
                 // delays deregistration.
                 let here = unsafe { Range::at(found.va, len) };
@@ -169,7 +169,7 @@ impl OneSidedTarget<'_> {
                                 remote,
                                 va,
                                 local: *one,
-                                way,
+                                direction: way,
                             })
                         }
                         _ => attach_all(self.link.peer().memory(), local, found.va, way),
@@ -206,7 +206,7 @@ impl OneSidedTarget<'_> {
             }
             let va = found.va + done as u64;
             match (self.reach, way) {
-                (Reach::Own, way) => {
+                (Reach::OwnMemory, way) => {
                     // SAFETY: local memory of the target's region, checked for all bytes and
                     // announced.
                     let there = unsafe { Range::at(va, len) };
@@ -253,10 +253,12 @@ impl OneSidedTarget<'_> {
         let va = found.va;
         let lock = &self.link.view.rings_head().atomic_lock;
         let own = u32::from(self.link.own_slot()) + 1;
-        let _held = AtomicLock::take(lock, own).ok_or(AccessError::Busy)?;
+        let _held = AtomicLock::acquire(lock, own).ok_or(AccessError::Busy)?;
         match self.reach {
             // SAFETY: local memory, registered for eight bytes and announced.
-            Reach::Own => unsafe { Range::at(va, 8) }.update(change).ok_or(AccessError::Remote),
+            Reach::OwnMemory => {
+                unsafe { Range::at(va, 8) }.update(change).ok_or(AccessError::Remote)
+            }
             Reach::Attach => {
                 if let Some(here) = self.mapped_range(remote, found, 8) {
                     return here.update(change).ok_or(AccessError::Remote);

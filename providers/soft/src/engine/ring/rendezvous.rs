@@ -77,7 +77,7 @@ fn begin(queue: &mut SendQueue, tm: &TagMatching, fetch: &Fetch) {
     for (to, from) in queue.inline_mut(n).iter_mut().zip(bytes) {
         *to = from;
     }
-    queue.entry(n).kept = true;
+    queue.entry(n).inline_is_copied = true;
 }
 
 impl Requester {
@@ -85,7 +85,7 @@ impl Requester {
     pub(in crate::engine) fn forget_fetches(&mut self, qp: &Qp) {
         for n in self.sends.queue.completed..self.sends.queue.posted {
             let entry = *self.sends.queue.entry(n);
-            if entry.own {
+            if entry.is_tag_operation {
                 finish_request(qp, &entry.request, IBV_WC_WR_FLUSH_ERR);
             }
         }

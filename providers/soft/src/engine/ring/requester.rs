@@ -167,8 +167,8 @@ impl Requester {
 
     /// Forgets all posted requests (change to RESET).
     pub(crate) fn reset(&mut self) {
-        self.sends.forget();
-        self.datagrams.waiting.forget();
+        self.sends.clear();
+        self.datagrams.waiting.clear();
         self.ring.responses_due = 0;
         self.ring.ack_wait.unanswered_since = None;
         self.ring.unannounced = false;
@@ -216,14 +216,14 @@ impl Requester {
         }
         self.check_timeout(qp);
         self.publish();
-        self.settle(qp);
+        self.publish_outstanding(qp);
     }
 
     /// Completes acknowledged requests, and issues nothing.
     pub(in crate::engine) fn complete_acknowledged(&mut self, qp: &Qp) {
         self.absorb_here(qp);
         self.reap(qp);
-        self.settle(qp);
+        self.publish_outstanding(qp);
     }
 
     /// As `absorb`, for the active link, if any.
@@ -235,7 +235,7 @@ impl Requester {
     }
 
     /// Publishes whether requests are outstanding, and sends the event for a drained queue.
-    pub(crate) fn settle(&mut self, qp: &Qp) {
+    pub(crate) fn publish_outstanding(&mut self, qp: &Qp) {
         qp.sends_outstanding(self.is_busy(qp));
         if self.sends.drain_awaited && self.is_drained() {
             self.sends.drain_awaited = false;
@@ -265,7 +265,7 @@ impl Requester {
                 }
             }
             if !answers && !self.sends.is_local(self.sends.queue.issued) {
-                if qp.kind() != QpType::Uc {
+                if qp.qp_type() != QpType::Uc {
                     self.start_timeout(qp);
                     break;
                 }
@@ -301,7 +301,7 @@ impl Requester {
             (PeerState::Serving(now), latched) => {
                 // A UC responder accepts any message as the first of a connection.
                 let begins =
-                    latched.is_none() || qp.kind() == QpType::Uc || self.is_connection_unused();
+                    latched.is_none() || qp.qp_type() == QpType::Uc || self.is_connection_unused();
                 begins && self.adopt_connection(qp, link, now)
             }
             (PeerState::Silent | PeerState::Dead, _) => false,
@@ -321,14 +321,14 @@ impl Requester {
     /// any PSN (9.8.2.2).
     #[cold]
     fn adopt_connection(&mut self, qp: &Qp, link: &Link, now: u16) -> bool {
-        let generation = Life::unpack(qp.entry().life.load(Ordering::Relaxed)).generation;
+        let generation = Life::unpack(qp.entry().packed_life.load(Ordering::Relaxed)).generation;
         let me = RingHolder::new(qp.adapter().fabric.identity(), generation);
         // A stand-in has no PSN and is valid only while its home QP is, so both rings are taken.
         let home = self.xrc_rings.home().unwrap_or(link);
         let psn = home.entry().rq_psn.load(Ordering::Relaxed);
-        let expected = !qp.kind().is_reliable() || psn == self.ring.first_psn;
+        let expected = !qp.qp_type().is_reliable() || psn == self.ring.first_psn;
         let taken = expected && me.take(&home.ring) && me.take(&link.ring);
-        self.ring.out_of_sequence = !taken && qp.kind() != QpType::Uc;
+        self.ring.out_of_sequence = !taken && qp.qp_type() != QpType::Uc;
         if self.ring.out_of_sequence {
             return false;
         }
@@ -342,7 +342,7 @@ impl Requester {
         self.ring.connected_at = (self.ring.next, self.sends.queue.issued);
         self.ring.named_srq = 0;
         self.ring.ack_wait.unanswered_since = None;
-        let whole = qp.kind() != QpType::Uc || self.drop_issued(qp);
+        let whole = qp.qp_type() != QpType::Uc || self.drop_issued(qp);
         // The peer may have begun another connection meanwhile. The values read above may then
         // belong to the new connection, and the ring is not usable yet.
         whole && link.peer_state(qp.qpn()) == PeerState::Serving(now)
@@ -382,7 +382,7 @@ impl Requester {
         // the NAK would be charged to a slot that was acknowledged.
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.ring.next.wrapping_sub(self.ring.acked);
-        let told = link.ring.told().as_said().wrapping_sub(self.ring.acked);
+        let told = link.ring.claimed_progress().as_said().wrapping_sub(self.ring.acked);
         let along = qp.acks().piggybacked_beyond(self.ring.acked);
         // A distance beyond the sent slots is an older number, or a number that no correct peer
         // stores. Both count as zero.
@@ -430,7 +430,7 @@ impl Requester {
     #[inline]
     fn ack_proves_execution(&self, qp: &Qp, link: &Link) -> bool {
         matches!(qp.state(), QpState::Rts | QpState::Sqd)
-            || !qp.kind().is_reliable()
+            || !qp.qp_type().is_reliable()
             || self.sends.queue.completed == self.sends.queue.posted
             || is_connected_to_itself(qp, link)
     }
@@ -468,7 +468,7 @@ impl Requester {
             let holds = match entry.phase {
                 RequestPhase::Published => entry.end.wrapping_sub(seq) as i32 > 0,
                 RequestPhase::Waiting => entry.offset > 0,
-                RequestPhase::Done | RequestPhase::Failed(_) | RequestPhase::Dead => false,
+                RequestPhase::Done | RequestPhase::Failed(_) | RequestPhase::PeerDied => false,
             };
             if holds {
                 return self.sends.fail(n, status);
@@ -497,7 +497,7 @@ impl Requester {
             let is_send = matches!(entry.request.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM);
             if entry.phase != RequestPhase::Published
                 || !is_send
-                || entry.own
+                || entry.is_tag_operation
                 || pushed != PushOutcome::Quiet
             {
                 others = true;
@@ -506,7 +506,7 @@ impl Requester {
             if (acked.wrapping_sub(entry.end) as i32) < 0 {
                 break;
             }
-            if signals_all || entry.has(IBV_SEND_SIGNALED) {
+            if signals_all || entry.has_flag(IBV_SEND_SIGNALED) {
                 (cqe.wr_id, cqe.byte_len) = (entry.request.wr_id, entry.len);
                 let ring = batch.get_or_insert_with(|| pair.send_cq.completion_batch());
                 pushed = ring.push(&cqe, false);
@@ -540,19 +540,19 @@ impl Requester {
                 RequestPhase::Published => break,
                 RequestPhase::Done => IBV_WC_SUCCESS,
                 RequestPhase::Failed(status) => status,
-                RequestPhase::Dead => IBV_WC_RETRY_EXC_ERR,
+                RequestPhase::PeerDied => IBV_WC_RETRY_EXC_ERR,
             };
             let answered = matches!(
                 entry.request.opcode,
                 IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD
             ) && entry.phase == RequestPhase::Published;
             self.ring.responses_due -= u32::from(answered);
-            if status == IBV_WC_SUCCESS && !entry.own {
+            if status == IBV_WC_SUCCESS && !entry.is_tag_operation {
                 let mut position = None;
                 if let Some(pair) = qp.pair()
-                    && (pair.signals_all || entry.has(IBV_SEND_SIGNALED))
+                    && (pair.signals_all || entry.has_flag(IBV_SEND_SIGNALED))
                 {
-                    let cqe = done(qp, &entry.request, entry.len);
+                    let cqe = success_cqe(qp, &entry.request, entry.len);
                     let ring = batch.get_or_insert_with(|| pair.send_cq.completion_batch());
                     position = self.sends.unpolled.is_some().then(|| ring.next_position());
                     let pushed = ring.push(&cqe, false);
@@ -569,7 +569,7 @@ impl Requester {
                 continue;
             }
             let entry = *entry;
-            self.sends.queue.complete_oldest(entry.own);
+            self.sends.queue.complete_oldest(entry.is_tag_operation);
             if let Some(ring) = batch.take() {
                 ring.end(PushOutcome::Quiet);
             }
@@ -598,16 +598,16 @@ impl Requester {
             let entry = *self.sends.queue.entry(self.sends.queue.completed);
             let status = match entry.phase {
                 RequestPhase::Failed(status) if !self.sends.failure.is_broken() => status,
-                RequestPhase::Dead if !self.sends.failure.is_broken() => IBV_WC_RETRY_EXC_ERR,
+                RequestPhase::PeerDied if !self.sends.failure.is_broken() => IBV_WC_RETRY_EXC_ERR,
                 _ => IBV_WC_WR_FLUSH_ERR,
             };
             self.sends.failure.flush();
-            self.sends.queue.complete_oldest(entry.own);
+            self.sends.queue.complete_oldest(entry.is_tag_operation);
             let position = complete(qp, &entry, status, 0);
             self.note_unpolled(&entry, position);
         }
         self.sends.queue.issued = self.sends.queue.posted;
-        self.datagrams.waiting.forget();
+        self.datagrams.waiting.clear();
         self.ring.responses_due = 0;
         self.sends.failure.fail();
         if let Some((tm, own)) = qp.tagging() {
@@ -705,7 +705,7 @@ impl Requester {
         if self.sends.failure.is_broken() || self.sends.queue.is_idle() {
             return;
         }
-        if qp.kind() == QpType::Uc {
+        if qp.qp_type() == QpType::Uc {
             for n in self.sends.queue.completed..self.sends.queue.posted {
                 if n >= self.sends.queue.issued {
                     // Work on local windows is still executed.
@@ -720,8 +720,11 @@ impl Requester {
         }
         let due = self.deadline().is_some_and(|d| Instant::now() >= d);
         if due || dead {
-            let phase =
-                if dead { RequestPhase::Dead } else { RequestPhase::Failed(IBV_WC_RETRY_EXC_ERR) };
+            let phase = if dead {
+                RequestPhase::PeerDied
+            } else {
+                RequestPhase::Failed(IBV_WC_RETRY_EXC_ERR)
+            };
             self.sends.end_request(self.sends.queue.completed, phase);
             self.reap(qp);
         }
@@ -761,7 +764,7 @@ fn is_connected_to_itself(qp: &Qp, link: &Link) -> bool {
 }
 
 #[inline]
-fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
+fn success_cqe(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
     Cqe {
         wr_id: request.wr_id,
         status: IBV_WC_SUCCESS,
@@ -776,17 +779,17 @@ fn done(qp: &Qp, request: &Request, byte_len: u32) -> Cqe {
 #[cold]
 fn complete(qp: &Qp, entry: &QueuedRequest, status: u32, byte_len: u32) -> Option<u64> {
     let request = &entry.request;
-    if entry.own {
+    if entry.is_tag_operation {
         rendezvous::finish_request(qp, request, status);
         return None;
     }
     let cqe = Cqe {
         status,
         vendor_err: match vendor_err(status) {
-            found_by::TIME if entry.phase == RequestPhase::Dead => found_by::DEATH,
+            found_by::TIME if entry.phase == RequestPhase::PeerDied => found_by::DEATH,
             usual => usual,
         },
-        ..done(qp, request, byte_len)
+        ..success_cqe(qp, request, byte_len)
     };
     if status != IBV_WC_SUCCESS {
         probes::completion_error(&cqe);

@@ -59,7 +59,7 @@ const REFUSED: u8 = 1;
 const PORT_DOWN: u8 = 2;
 /// Bit of `not_serving`: the sender died with a message that must be fetched from its memory. Later
 /// messages cannot overtake the lost message.
-const GONE: u8 = 4;
+const SENDER_DIED: u8 = 4;
 
 impl Responder {
     pub(crate) fn new(ring: Ring, next: u32) -> Self {
@@ -147,7 +147,7 @@ impl Responder {
         if !self.established {
             self.establish(qp);
         }
-        if qp.kind() == QpType::Uc {
+        if qp.qp_type() == QpType::Uc {
             self.follow_takeover(qp);
         }
         if self.sender.is_none() {
@@ -177,17 +177,17 @@ impl Responder {
                 }
             }
             left -= 1;
-            let Some((words, body)) = self.ring.take(self.next) else { break };
-            let mut verdict = self.serve(qp, &link, words, &body);
+            let Some((words, body)) = self.ring.take_piece(self.next) else { break };
+            let mut verdict = self.serve_piece(qp, &link, words, &body);
             if verdict == Verdict::NotReady && self.rnr_expired(qp, &link) {
                 verdict = Verdict::Refuse(Nak::Rnr);
             }
             match verdict {
                 Verdict::Done | Verdict::Dropped => {}
                 Verdict::Stale => self.inbound.abandon(qp),
-                Verdict::Gone => {
+                Verdict::SenderDied => {
                     self.inbound.abandon(qp);
-                    self.not_serving |= GONE;
+                    self.not_serving |= SENDER_DIED;
                     break;
                 }
                 Verdict::NotReady => break,
@@ -233,7 +233,7 @@ impl Responder {
     fn establish(&mut self, qp: &Qp) {
         if self.ring.ready(self.next) {
             self.established = true;
-            if qp.kind() != QpType::Uc {
+            if qp.qp_type() != QpType::Uc {
                 self.sender = RingHolder::of(&self.ring);
             }
             if qp.state() == QpState::Rtr && qp.as_stand_in().is_none() {
@@ -315,7 +315,7 @@ impl Responder {
         false
     }
 
-    fn serve(&mut self, qp: &Qp, link: &Link, words: [u64; 2], body: &Body) -> Verdict {
+    fn serve_piece(&mut self, qp: &Qp, link: &Link, words: [u64; 2], body: &Body) -> Verdict {
         let Some(head) = Head::parse(words) else {
             return self.inbound.reject(qp, Nak::Invalid);
         };
@@ -327,7 +327,7 @@ impl Responder {
             // Requests that the sender acknowledged before its request failed were executed.
             qp.note_piggybacked_ack(head.ack);
             let nak = Nak::from_raw(head.imm).unwrap_or(Nak::Invalid);
-            return match head.has(IMM) {
+            return match head.has_flag(IMM) {
                 true => self.inbound.reject_write(qp, true, nak),
                 false => Verdict::Refuse(nak),
             };
@@ -336,15 +336,15 @@ impl Responder {
             return Verdict::Stale;
         }
         // A request completes before its response arrives, as on a network.
-        if qp.kind() != QpType::XrcRecv {
+        if qp.qp_type() != QpType::XrcRecv {
             qp.note_piggybacked_ack(head.ack);
-        } else if head.has(LAST) {
+        } else if head.has_flag(LAST) {
             qp.adapter().xrc.senders.complete(link.peer().slot);
         }
-        if self.inbound.skips(head.has(FIRST)) {
+        if self.inbound.skips(head.has_flag(FIRST)) {
             return Verdict::Dropped;
         }
-        if head.op == Op::Address && qp.kind() == QpType::XrcRecv {
+        if head.op == Op::Address && qp.qp_type() == QpType::XrcRecv {
             self.inbound.select_srq(qp, body.low(0).as_said());
             return Verdict::Done;
         }
@@ -358,11 +358,11 @@ impl Responder {
             PayloadLocation::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
         };
         let headers = Headers {
-            first: head.has(FIRST),
-            last: head.has(LAST),
-            imm: head.has(IMM).then_some(head.imm),
-            invalidate: head.has(INVALIDATE).then_some(head.imm),
-            solicited: head.has(SOLICITED),
+            first: head.has_flag(FIRST),
+            last: head.has_flag(LAST),
+            imm: head.has_flag(IMM).then_some(head.imm),
+            invalidate: head.has_flag(INVALIDATE).then_some(head.imm),
+            solicited: head.has_flag(SOLICITED),
             total,
             src_qpn: link.qpn,
             packet: 0,
@@ -377,7 +377,8 @@ impl Responder {
                 let own = own_sender.as_ref().zip(offer.as_mut());
                 let own = own.and_then(|(sender, queue)| queue.offered(sender, head.seq));
                 let (sender, costs) = (self.sender, &self.costs);
-                let source = SlotSource { qp, link, sender, costs, head: &head, body, own };
+                let source =
+                    SlotSource { qp, link, sender, costs, head: &head, body, sender_memory: own };
                 self.inbound.send(qp, &headers, &source)
             }
             Op::Write => self.serve_write(qp, link, &head, &headers, body),
@@ -405,7 +406,7 @@ impl Responder {
         // Bytes that the initiator already placed are not moved again.
         let len = body.high(1).as_said() as usize;
         let source = match head.carrier {
-            _ if head.has(PLACED) => None,
+            _ if head.has_flag(PLACED) => None,
             PayloadLocation::Inline if len <= ADDRESSED_INLINE => {
                 let Some(bytes) = body.bytes(2).get(..len) else {
                     return self.inbound.reject(qp, Nak::Invalid);
@@ -444,7 +445,7 @@ impl Responder {
         let swaps = head.op == Op::CompareSwap;
         if is_read {
             let total = u64::from(body.high(2).as_said());
-            let whole = if head.has(FIRST) && total > len as u64 {
+            let whole = if head.has_flag(FIRST) && total > len as u64 {
                 self.inbound.check_access(qp, remote, total, REMOTE_READ)
             } else {
                 Ok(())
@@ -474,7 +475,7 @@ struct SlotSource<'a> {
     head: &'a Head,
     body: &'a Body,
     /// The memory offered by a sender of this process.
-    own: Option<Ranges<'static>>,
+    sender_memory: Option<Ranges<'static>>,
 }
 
 /// The local QP that sent a piece naming memory of its sender.
@@ -488,7 +489,7 @@ fn local_offering_qp(qp: &Qp, link: &Link, head: &Head) -> Option<Arc<Qp>> {
 }
 
 impl Source for SlotSource<'_> {
-    fn bring(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno> {
+    fn copy_piece(&self, ranges: &Ranges, offset: usize, total: usize) -> Result<usize, Errno> {
         self.check_sender(self.copy(ranges, offset, total))
     }
 
@@ -528,7 +529,7 @@ impl SlotSource<'_> {
                 placed(ranges.scatter(0, chunk.first(len)), len)
             }
             PayloadLocation::Attach | PayloadLocation::AttachList if link.peer().is_self => {
-                let own = self.own.as_ref().ok_or(Errno::EPROTO)?;
+                let own = self.sender_memory.as_ref().ok_or(Errno::EPROTO)?;
                 self.copy_offer(ranges, own.total().min(ranges.total()))
             }
             PayloadLocation::Attach | PayloadLocation::AttachList => {
@@ -547,7 +548,7 @@ impl SlotSource<'_> {
     /// Copies the first `total` bytes offered by a sender of this process.
     fn copy_offer(&self, to: &Ranges, total: usize) -> Result<usize, Errno> {
         let mut done = 0;
-        for range in self.own.iter().flat_map(Ranges::items) {
+        for range in self.sender_memory.iter().flat_map(Ranges::items) {
             let from = range.first(total - done);
             done += placed(to.scatter(done, from), from.len())?;
         }
@@ -615,7 +616,7 @@ impl SlotSource<'_> {
     /// Fetches the message from the memory of its sender, and measures the cost.
     fn fetch(&self, ranges: &Ranges, total: usize) -> Result<usize, Errno> {
         if self.link.peer().is_self {
-            let offered = self.own.as_ref().map(Ranges::total);
+            let offered = self.sender_memory.as_ref().map(Ranges::total);
             let fits = offered == Some(total) && total <= ranges.total();
             return if fits { self.copy_offer(ranges, total) } else { Err(Errno::EPROTO) };
         }

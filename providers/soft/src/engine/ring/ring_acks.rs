@@ -30,7 +30,7 @@ pub(crate) struct RingAcks {
 }
 
 /// Set in `piggybacked` once an acknowledgement was recorded.
-const NOTED: u32 = 1 << 31;
+const ACK_RECORDED: u32 = 1 << 31;
 
 impl RingAcks {
     /// Before the first connection; `position` is the first expected sequence number.
@@ -74,7 +74,7 @@ impl RingAcks {
     /// deferred acknowledgement is due.
     #[inline]
     pub(in crate::engine) fn note_fruitless_look(&self, next: u32) -> bool {
-        self.idle_polls.look(next, ACK_DELAY_POLLS)
+        self.idle_polls.record_empty(next, ACK_DELAY_POLLS)
     }
 
     /// Returns the acknowledgement to put into a slot that is being posted.
@@ -102,13 +102,13 @@ impl RingAcks {
     pub(in crate::engine) fn note_piggybacked(&self, ack: u32) {
         // Pairs with the Acquire in `piggybacked_beyond`: the pieces before the acknowledgement are
         // visible with it.
-        self.piggybacked.store(ack | NOTED, Ordering::Release);
+        self.piggybacked.store(ack | ACK_RECORDED, Ordering::Release);
     }
 
     /// Whether `ack` equals the last recorded acknowledgement.
     #[inline]
     pub(in crate::engine) fn has_noted(&self, ack: u32) -> bool {
-        self.piggybacked.load(Ordering::Relaxed) == ack | NOTED
+        self.piggybacked.load(Ordering::Relaxed) == ack | ACK_RECORDED
     }
 
     /// Number of slots that the last piggybacked acknowledgement confirms beyond `acked`; 0 if
@@ -116,7 +116,7 @@ impl RingAcks {
     #[inline]
     pub(in crate::engine) fn piggybacked_beyond(&self, acked: u32) -> u32 {
         let noted = self.piggybacked.load(Ordering::Acquire);
-        if noted & NOTED == 0 {
+        if noted & ACK_RECORDED == 0 {
             return 0;
         }
         // Signed distance of sequence numbers of ACK_BITS bits.

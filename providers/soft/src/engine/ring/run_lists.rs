@@ -8,9 +8,9 @@ use soft_memory::cma::{IoVec, MOST_RANGES};
 #[derive(Debug)]
 pub(in crate::engine) struct RunLists {
     /// Ranges of local memory.
-    pub(in crate::engine) own: Vec<Range<'static>>,
+    pub(in crate::engine) local: Vec<Range<'static>>,
     /// Ranges of the peer's memory, one for each request.
-    pub(in crate::engine) there: Vec<IoVec>,
+    pub(in crate::engine) remote: Vec<IoVec>,
     /// The byte offset at which each request ends.
     pub(in crate::engine) ends: Vec<usize>,
 }
@@ -18,8 +18,8 @@ pub(in crate::engine) struct RunLists {
 impl Default for RunLists {
     fn default() -> Self {
         Self {
-            own: Vec::with_capacity(MOST_RANGES),
-            there: Vec::with_capacity(MOST_RANGES),
+            local: Vec::with_capacity(MOST_RANGES),
+            remote: Vec::with_capacity(MOST_RANGES),
             ends: Vec::with_capacity(MOST_RANGES),
         }
     }

@@ -26,9 +26,9 @@ const MAX_RUN_REQUEST: u32 = 16 * 1024;
 /// The common properties of the requests in a run.
 struct RunProperties {
     opcode: u32,
-    way: Direction,
+    direction: Direction,
     /// The rights needed by the peer's region and by local regions.
-    need: u32,
+    required_rights: u32,
     local: u32,
     rkey: u32,
 }
@@ -46,7 +46,7 @@ impl Requester {
             return 0;
         }
         let Request { opcode, operation, .. } = self.sends.queue.entry(n).request;
-        let (way, need, local, rkey) = match (operation, qp.kind()) {
+        let (way, need, local, rkey) = match (operation, qp.qp_type()) {
             (RequestOperation::Write(to), QpType::Rc | QpType::Uc)
                 if opcode == IBV_WR_RDMA_WRITE =>
             {
@@ -68,7 +68,7 @@ impl Requester {
             return 0;
         }
         let mut lists = self.ring.run_lists.take().unwrap_or_default();
-        let run = RunProperties { opcode, way, need, local, rkey };
+        let run = RunProperties { opcode, direction: way, required_rights: need, local, rkey };
         let done = self.move_run(qp, link, n, &run, &mut lists);
         self.ring.run_lists = Some(lists);
         done
@@ -82,11 +82,11 @@ impl Requester {
         run: &RunProperties,
         lists: &mut RunLists,
     ) -> u64 {
-        let RunProperties { opcode, way, need, local, rkey } = *run;
+        let RunProperties { opcode, direction: way, required_rights: need, local, rkey } = *run;
         let Some(memory) = link.peer().memory() else { return 0 };
         let _in_flight = qp.adapter().in_flight.announce(link.peer().slot, rkey);
         let rights = link.entry().rights.load(Ordering::Relaxed);
-        let RunLists { own, there, ends } = lists;
+        let RunLists { local: own, remote: there, ends } = lists;
         own.clear();
         there.clear();
         ends.clear();

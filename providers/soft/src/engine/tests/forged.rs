@@ -24,7 +24,7 @@ fn forge_piece(
     let ring = to.qp.adapter().view.qp_ring(to.qp.index()).expect("mapped");
     let seq = to.qp.responder().lock().position();
     let head = Head { seq, op, flags, carrier, count, imm: 0, src_qpn: from.qp.qpn(), ack: 0 };
-    ring.put(&head, body);
+    ring.publish_piece(&head, body);
     to.cq.sweep(ServedBy::Application);
 }
 
@@ -157,7 +157,7 @@ fn an_srq_that_holds_only_returned_receives_has_a_receive() {
     assert!(!srq.has_receive());
     srq.post(1, &[]).expect("room");
     let mut taken = soft_semantics::receive::Receive::default();
-    assert!(srq.take(&mut taken) && !srq.has_receive());
+    assert!(srq.take_receive(&mut taken) && !srq.has_receive());
     srq.give_back(&taken);
     assert!(srq.has_receive());
     srq.retire();
@@ -188,7 +188,7 @@ fn a_message_that_the_tables_do_not_confirm_does_not_fail_an_xrc_qp() {
     receiver.connect(&sender);
     sender.connect(&receiver);
     let qp = &receiver.recv.qp;
-    let events = || qp.reports().events.sent();
+    let events = || qp.reports().events.sent_count();
     let slot = other.fabric.slot();
     let forger = Side::new(&other, QpType::Rc, 64);
     let names =

@@ -140,7 +140,7 @@ fn post_until_taken(a: &mut Side, b: &Side, opcode: u32) -> HelperClaim {
             let helper = scope.spawn(|| {
                 start.wait();
                 while !done.load(Ordering::Acquire) {
-                    if hand.take(slot).is_some() {
+                    if hand.claim_piece(slot).is_some() {
                         return true;
                     }
                 }
@@ -199,7 +199,7 @@ fn a_piece_of_a_long_stopped_process_is_taken_back() {
             let taken = std::thread::scope(|scope| {
                 let helper = scope.spawn(|| {
                     while !done.load(Ordering::Acquire) {
-                        if let Some(taken) = hand.take(slot) {
+                        if let Some(taken) = hand.claim_piece(slot) {
                             return Some(taken);
                         }
                     }
@@ -252,7 +252,7 @@ fn a_flush_waits_for_a_piece_in_hand() {
     hold_helper(&a, &b);
     let mut hand = post_until_taken(&mut a, &b, IBV_WR_RDMA_READ);
     let over = AtomicBool::new(false);
-    let flusher = ThreadHandle::own();
+    let flusher = ThreadHandle::current();
     std::thread::scope(|scope| {
         let putter = scope.spawn(|| {
             until("it waits", || over.load(Ordering::Relaxed) || flusher.sleeps());
@@ -330,7 +330,7 @@ fn a_helper_serves_only_the_peer_of_its_qp() {
         part.len.store(4096, Ordering::Relaxed);
         job.state.store((number as u64 + 5) << 32 | 1 << 16, Ordering::Release);
         let mut hand = HelperClaim::new(b.qp.adapter().view, of.view, of.fabric.slot());
-        let (asked, n) = hand.take(b.qp.adapter().fabric.slot()).expect("a piece");
+        let (asked, n) = hand.claim_piece(b.qp.adapter().fabric.slot()).expect("a piece");
         let peer = b.qp.adapter().fabric.peer(of.fabric.slot()).expect("there");
         assert_eq!(asked.move_piece(b.qp.adapter(), &PeerView::of(peer), n), wanted);
     }

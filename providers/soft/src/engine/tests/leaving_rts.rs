@@ -82,7 +82,8 @@ fn a_thread_that_sees_the_peer_in_error_also_sees_its_refusal() {
                 while matches!(link.peer_state(a.qp.qpn()), PeerState::Serving(_)) {
                     std::hint::spin_loop();
                 }
-                begun.load(Ordering::Acquire) == 1 && !link.ring.nak().load(Ordering::Acquire).is(0)
+                begun.load(Ordering::Acquire) == 1
+                    && !link.ring.nak().load(Ordering::Acquire).equals(0)
             });
             while ready.load(Ordering::Acquire) == 0 {
                 std::thread::yield_now();
@@ -187,7 +188,7 @@ fn the_flush_after_an_overrun_may_overrun_another_queue() {
     // there.
     until("an overrun of the queue of requests", || sent.has_overrun());
     until("an overrun of the queue of receives", || received.has_overrun());
-    until("the QP is told of both", || side.qp.reports().events.sent() == 2);
+    until("the QP is told of both", || side.qp.reports().events.sent_count() == 2);
     assert_eq!(side.qp.state(), QpState::Err);
     drop(ManuallyDrop::into_inner(side));
     received.retire();

@@ -33,7 +33,7 @@ fn bring_up(side: &Side, to: &Side, path_mtu: u32, depth: u8, own_resources: u8)
         ..Zeroed::zeroed()
     };
     for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
-        let needs = soft_semantics::modify::transition(side.qp.kind(), side.qp.state(), state);
+        let needs = soft_semantics::modify::transition(side.qp.qp_type(), side.qp.state(), state);
         side.modify(state as u32, needs.expect("the usual way").required, attr);
     }
 }

@@ -82,8 +82,8 @@ fn unmapped_memory_accepts_writes_and_refuses_reads() {
 /// The number of unmapped pages of a region, whose first page alone stays mapped.
 const GONE: usize = 80;
 
-/// Registers `GONE` + 1 pages for `side` and unmaps all but the first. Returns the address of the
-/// unmapped pages, and the keys.
+/// Registers `SENDER_DIED` + 1 pages for `side` and unmaps all but the first. Returns the address
+/// of the unmapped pages, and the keys.
 fn gone(side: &Side) -> (u64, Keys) {
     let at = remote_pages(GONE + 1);
     let (va, len) = (at as u64, (GONE + 1) * PAGE);

@@ -326,7 +326,7 @@ fn a_returned_receive_goes_to_a_waiting_message_without_polls() {
     srq.post(3, &[b.sge(0, 64)]).expect("room");
     // A QP does this with the receive of a message that it does not finish.
     let mut taken = Receive::default();
-    assert!(srq.take(&mut taken));
+    assert!(srq.take_receive(&mut taken));
     a.send(request(IBV_WR_SEND, &b), &[a.sge(0, 64)]);
     found_no_receive(&b);
     assert!(b.cq.pop_stamped().is_none(), "there is no receive");

@@ -41,7 +41,7 @@ impl Both {
 
     fn question(&self, number: u64, ask: ResponderRequest) -> SrqRequest {
         let (of, srqn) = (self.home.recv.qp.qpn(), self.other.srq.number);
-        SrqRequest { number, of, generation: self.generation(), srqn, ask }
+        SrqRequest { number, receiver_qpn: of, generation: self.generation(), srqn, operation: ask }
     }
 
     /// Sends the question as the process in `slot`.
@@ -126,7 +126,7 @@ fn a_message_without_a_first_part_or_without_the_right_moves_nothing() {
     let slot = pair.home_slot();
     let keys = pair.other.recv.keys;
     let va = pair.other.recv.memory.as_ptr() as u64;
-    let place = |rkey, va, len, first| ResponderRequest::Place {
+    let place = |rkey, va, len, first| ResponderRequest::Write {
         srq: Some(Number::new(0)),
         region: Reth { va, rkey, len },
         offset: if first { 0 } else { 1 },
@@ -161,12 +161,12 @@ fn a_question_with_a_false_sender_or_without_a_connection_is_refused() {
     for forger in [own, 99] {
         assert!(!pair.ask(forger, question()), "{forger} has no such queue pair");
     }
-    let ours = SrqRequest { of: pair.other.recv.qp.qpn(), ..question() };
+    let ours = SrqRequest { receiver_qpn: pair.other.recv.qp.qpn(), ..question() };
     assert!(!pair.ask(own, ours), "our own");
     let generation = pair.generation().wrapping_sub(1);
     let stale = SrqRequest { generation, ..question() };
-    let sender = SrqRequest { of: pair.home.send.qp.qpn(), ..question() };
-    let nothing = SrqRequest { of: soft_local::shm::layout::qpn(slot, 77), ..question() };
+    let sender = SrqRequest { receiver_qpn: pair.home.send.qp.qpn(), ..question() };
+    let nothing = SrqRequest { receiver_qpn: soft_local::shm::layout::qpn(slot, 77), ..question() };
     let nowhere = SrqRequest { srqn: pair.other.srq.number + 5, ..question() };
     for question in [stale, sender, nothing, nowhere] {
         pair.ask(slot, question);
@@ -183,8 +183,10 @@ fn questions_that_wait_for_a_stand_in_are_limited() {
     let adapter = pair.other.recv.qp.adapter();
     // The service thread may serve the questions at the same time, so the test repeats them.
     let lost = (0..1_000_000).any(|number| {
-        let question =
-            SrqRequest { of: pair.home.send.qp.qpn(), ..pair.question(number, piece(true, true)) };
+        let question = SrqRequest {
+            receiver_qpn: pair.home.send.qp.qpn(),
+            ..pair.question(number, piece(true, true))
+        };
         !receive_srq_request(adapter, pair.home_slot(), question, &[0; 64], ServedBy::Application)
     });
     assert!(lost);
@@ -221,9 +223,16 @@ fn malformed_frames_are_dropped_and_counted() {
         let mut body = [0; BODY_WORDS];
         body[0] = halves((random() % 300) as u32, 0);
         let (op, src_qpn) = (Op::Packet, soft_local::shm::layout::qpn(from.fabric.slot(), 0));
-        let datagram =
-            OutgoingDatagram { op, flags: 0, imm: 0, src_qpn, to: None, body, inline: None };
-        outlet.put(from, &datagram, |chunk| chunk.put(&frame));
+        let datagram = OutgoingDatagram {
+            op,
+            flags: 0,
+            imm: 0,
+            src_qpn,
+            target_index: None,
+            body,
+            inline: None,
+        };
+        outlet.put_datagram(from, &datagram, |chunk| chunk.copy_from(&frame));
         outlet.publish();
         to.datagrams.serve_woken(to);
         put += 1;

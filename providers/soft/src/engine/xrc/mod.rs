@@ -57,7 +57,7 @@ pub(crate) struct DomainId {
 impl DomainId {
     /// The byte of the slots file that marks an open domain. The marks lie beyond all bytes of
     /// slots.
-    pub(in crate::engine) fn mark(self) -> u64 {
+    pub(in crate::engine) fn mark_offset(self) -> u64 {
         // The finaliser of splitmix64 spreads neighbouring inodes.
         let mut x = self.inode ^ self.device.rotate_left(40).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         x = (x ^ x >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -81,22 +81,24 @@ impl DomainId {
 /// `domain`.
 pub(crate) fn domain_of_srq(entry: &SrqEntry, domain: DomainId) -> Option<u32> {
     // Acquire pairs with the Release in `Srq::new`: the domain of a living entry is visible.
-    let life = entry.life.load(Ordering::Acquire);
-    xrc::names(life, &DomainId::load(&entry.domain), &domain)
+    let life = entry.packed_life.load(Ordering::Acquire);
+    xrc::srq_domain(life, &DomainId::load(&entry.domain), &domain)
 }
 
 /// A task for the service thread.
 #[derive(Debug)]
 pub(in crate::engine) enum XrcTask {
-    /// Make a stand-in for QP `of`, for the sender QP `by` of process `slot`.
-    MakeStandIn { slot: u16, of: u32, by: u32 },
+    /// Make a stand-in for QP `receiver_qpn`, for the sender QP `sender_qpn` of process `slot`.
+    MakeStandIn { slot: u16, receiver_qpn: u32, sender_qpn: u32 },
     /// Serve this request, which arrived in `frame`.
-    Serve { question: SrqRequest, frame: Box<[u8]> },
-    /// A process reports an event of QP `of` in the name of QP `by`. `of` is a QP of this process
-    /// with the stand-in `by`, or a QP that this process opened.
-    EventReported { by: u32, of: u32, event: QpEvent },
-    /// Report an event of QP `of` to process `slot`, in the name of the local QP `by`.
-    ReportEvent { slot: u16, by: u32, of: u32, event: u32 },
+    ServeRequest { question: SrqRequest, frame: Box<[u8]> },
+    /// A process reports an event of QP `receiver_qpn` in the name of QP `sender_qpn`.
+    /// `receiver_qpn` is a QP of this process with the stand-in `sender_qpn`, or a QP that this
+    /// process opened.
+    EventReported { sender_qpn: u32, receiver_qpn: u32, event: QpEvent },
+    /// Report an event of QP `receiver_qpn` to process `slot`, in the name of the local QP
+    /// `sender_qpn`.
+    ReportEvent { slot: u16, sender_qpn: u32, receiver_qpn: u32, event: u32 },
 }
 
 /// An event of a QP that a process may report to another process. Only a checked number becomes a

@@ -74,9 +74,9 @@ impl Xrc {
         let home = if slot == 0 { None } else { adapter.link(number) };
         // After the death of the creator, openers still know the QP.
         let usable = |link: &Link| {
-            let life = Life::unpack(link.entry().life.load(Ordering::Acquire));
+            let life = Life::unpack(link.entry().packed_life.load(Ordering::Acquire));
             life.state != Life::NONE
-                && life.kind == QpType::XrcRecv as u8
+                && life.qp_type == QpType::XrcRecv as u8
                 && link.entry().stands_for.load(Ordering::Relaxed) == number
                 && DomainId::load(&link.entry().domain) == domain
         };
@@ -198,7 +198,7 @@ impl Xrc {
         for (slot, _) in openers(&adapter.view, qp.index()) {
             self.put_task(
                 adapter,
-                XrcTask::ReportEvent { slot, by: qp.qpn(), of: qp.qpn(), event },
+                XrcTask::ReportEvent { slot, sender_qpn: qp.qpn(), receiver_qpn: qp.qpn(), event },
             );
         }
     }

@@ -8,9 +8,9 @@
 //!
 //! Map of the file:
 //!
-//! - Threads: polls by `look` and `make_hot`, senders by `ask_for_stand_in` and `stand_in`, the
-//!   reader of datagram rings by `receive_message`, the service thread by `run_tasks` and `sweep`,
-//!   applications by `open_domain` and `close_domain`.
+//! - Threads: polls by `serve_hot_rings` and `make_hot`, senders by `ask_for_stand_in` and
+//!   `stand_in`, the reader of datagram rings by `receive_message`, the service thread by
+//!   `run_tasks` and `sweep`, applications by `open_domain` and `close_domain`.
 //! - Locks: `hot` (tried by polls) > responder. `stand_ins` (service thread only) > everything.
 //!   `tasks`, `stand_in_replies`, `remote_stand_ins` are leaves. `domains` > the fabric's registry.
 //! - Mirrors: `has_remote_stand_ins` mirrors `remote_stand_ins`; `receiving` counts the hot and
@@ -99,20 +99,21 @@ impl Xrc {
         frame: &[u8],
     ) -> bool {
         let mut tasks = self.tasks.lock();
-        let waiting = tasks.iter().filter(|task| matches!(task, XrcTask::Serve { .. })).count();
+        let waiting =
+            tasks.iter().filter(|task| matches!(task, XrcTask::ServeRequest { .. })).count();
         if waiting >= MAX_QUEUED_REQUESTS || tasks.len() >= MAX_TASKS {
             return false;
         }
-        tasks.push(XrcTask::Serve { question, frame: frame.into() });
+        tasks.push(XrcTask::ServeRequest { question, frame: frame.into() });
         drop(tasks);
         adapter.fabric.wake_self();
         true
     }
 
     /// Called by polls: serves the hot rings.
-    pub(crate) fn look(&self, who: ServedBy) {
+    pub(crate) fn serve_hot_rings(&self, who: ServedBy) {
         if let Some(hot) = self.hot.try_lock() {
-            hot.look(who);
+            hot.serve_hot_rings(who);
         }
     }
 
@@ -131,7 +132,7 @@ impl Xrc {
             return false;
         }
         let hot = self.hot.lock();
-        hot.look(who);
+        hot.serve_hot_rings(who);
         hot.finish(who)
     }
 
@@ -171,7 +172,7 @@ impl Xrc {
     /// Whether `qp` may wait for process `slot`. A QP that only sends has no responder that would
     /// notice.
     pub(crate) fn sends_to(&self, qp: &Qp, slot: u16) -> bool {
-        qp.kind() == QpType::XrcSend && self.senders.sends_to(slot, qp)
+        qp.qp_type() == QpType::XrcSend && self.senders.sends_to(slot, qp)
     }
 
     /// Asks process `slot` for a stand-in for QP `of`, to which the local QP `by` sends. `stand_in`
@@ -215,7 +216,10 @@ impl Xrc {
 
     /// Reports that the local stand-in `by` for QP `of` refused a request.
     pub(in crate::engine) fn refused(&self, adapter: &Adapter, by: u32, of: u32, event: u32) {
-        self.put_task(adapter, XrcTask::ReportEvent { slot: split_qpn(of).0, by, of, event });
+        self.put_task(
+            adapter,
+            XrcTask::ReportEvent { slot: split_qpn(of).0, sender_qpn: by, receiver_qpn: of, event },
+        );
     }
 
     pub(in crate::engine) fn put_task(&self, adapter: &Adapter, task: XrcTask) {
@@ -237,7 +241,9 @@ impl Xrc {
         let word = word.as_said();
         let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
-            Op::XrcAsk if split_qpn(by).0 == slot => XrcTask::MakeStandIn { slot, of, by },
+            Op::XrcAsk if split_qpn(by).0 == slot => {
+                XrcTask::MakeStandIn { slot, receiver_qpn: of, sender_qpn: by }
+            }
             Op::XrcAnswer if split_qpn(of).0 == slot => {
                 if let Some(answer) = self.stand_in_replies.lock().get_mut(&(slot, high(word))) {
                     *answer = Some(of);
@@ -247,7 +253,7 @@ impl Xrc {
                 return false;
             }
             Op::XrcBroke if split_qpn(by).0 == slot => match QpEvent::of_raw(high(word)) {
-                Some(event) => XrcTask::EventReported { by, of, event },
+                Some(event) => XrcTask::EventReported { sender_qpn: by, receiver_qpn: of, event },
                 None => return false,
             },
             _ => return false,
@@ -266,7 +272,7 @@ impl Xrc {
     /// handles if the life of the QP agrees.
     pub(in crate::engine) fn handle_event(&self, adapter: &Adapter, of: u32, event: QpEvent) {
         let Some(home) = self.home_of(adapter, of) else { return };
-        let life = Life::unpack(home.entry().life.load(Ordering::Acquire));
+        let life = Life::unpack(home.entry().packed_life.load(Ordering::Acquire));
         if event.breaks() != life.is_connected_to(life.dest_qpn) {
             self.report(of, event.0);
         }
@@ -289,10 +295,10 @@ impl Xrc {
         }
         let Some((stand_in, _)) = adapter.link(by) else { return };
         let entry = stand_in.entry();
-        let life = Life::unpack(entry.life.load(Ordering::Acquire));
-        let served = Life::unpack(qp.entry().life.load(Ordering::Acquire)).dest_qpn;
+        let life = Life::unpack(entry.packed_life.load(Ordering::Acquire));
+        let served = Life::unpack(qp.entry().packed_life.load(Ordering::Acquire)).dest_qpn;
         let stood = life.state == Life::ERR
-            && life.kind == QpType::XrcRecv as u8
+            && life.qp_type == QpType::XrcRecv as u8
             && life.dest_qpn == served
             && entry.stands_for.load(Ordering::Relaxed) == of;
         if stood && qp.fail() {
@@ -330,7 +336,7 @@ impl Xrc {
             (true, _, true) => Err(Errno::EINVAL),
             _ => Ok(()),
         };
-        adapter.fabric.take_mark(id.mark(), exists)?;
+        adapter.fabric.take_mark(id.mark_offset(), exists)?;
         match known {
             Some(known) => known.count += 1,
             None => {
@@ -347,7 +353,7 @@ impl Xrc {
         open.count -= 1;
         if open.count == 0 {
             if open.file.is_some() {
-                adapter.fabric.drop_mark(id.mark());
+                adapter.fabric.drop_mark(id.mark_offset());
             }
             domains.remove(&id);
         }
@@ -363,7 +369,7 @@ mod tests {
         let mut seen = std::collections::HashSet::new();
         for device in 0..20 {
             for inode in 0..500 {
-                let mark = DomainId { device, inode }.mark();
+                let mark = DomainId { device, inode }.mark_offset();
                 assert!(mark > u64::from(u32::MAX) && i64::try_from(mark).is_ok());
                 assert!(seen.insert(mark));
             }

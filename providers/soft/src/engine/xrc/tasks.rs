@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 impl Xrc {
     /// Serves a queued request by a stand-in, which is made if needed.
     fn serve_queued(&self, adapter: &Arc<Adapter>, question: &SrqRequest, frame: &[u8]) {
-        let number = self.make_stand_in(adapter, question.of, OTHER_HOST);
+        let number = self.make_stand_in(adapter, question.receiver_qpn, OTHER_HOST);
         let there = number.and_then(|number| adapter.registry.qp(split_qpn(number).1));
         let there = match &there {
             Some(guest) if guest.serves_incarnation(question.generation) => Ok(&**guest),
@@ -38,18 +38,20 @@ impl Xrc {
         let tasks = std::mem::take(&mut *self.tasks.lock());
         for task in tasks {
             match task {
-                XrcTask::MakeStandIn { slot, of, by } => {
+                XrcTask::MakeStandIn { slot, receiver_qpn: of, sender_qpn: by } => {
                     if let Some(number) = self.make_stand_in(adapter, of, by) {
                         let word = halves(number, by);
                         adapter.datagrams.send_message(adapter, slot, Op::XrcAnswer, of, word);
                     }
                 }
-                XrcTask::ReportEvent { slot, by, of, event } => {
+                XrcTask::ReportEvent { slot, sender_qpn: by, receiver_qpn: of, event } => {
                     let word = halves(of, event);
                     adapter.datagrams.send_message(adapter, slot, Op::XrcBroke, by, word);
                 }
-                XrcTask::Serve { question, frame } => self.serve_queued(adapter, &question, &frame),
-                XrcTask::EventReported { by, of, event } => {
+                XrcTask::ServeRequest { question, frame } => {
+                    self.serve_queued(adapter, &question, &frame)
+                }
+                XrcTask::EventReported { sender_qpn: by, receiver_qpn: of, event } => {
                     if split_qpn(of).0 == adapter.fabric.slot() {
                         self.fail_refused(adapter, by, of, event);
                     } else if by == of {
@@ -107,7 +109,7 @@ impl Xrc {
         let sender = if is_far { None } else { Some(adapter.link(by)?.1) };
         let generation = home.connection(by)?;
         let held = home.peer().is_dead();
-        let kind = Life::unpack(home.entry().life.load(Ordering::Acquire)).kind;
+        let kind = Life::unpack(home.entry().packed_life.load(Ordering::Acquire)).qp_type;
         let sends = sender.as_ref().map_or(!held, |sender| sender.may_send(of));
         if kind != QpType::XrcRecv as u8 || home.peer().is_self || !sends {
             return None;

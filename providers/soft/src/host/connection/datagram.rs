@@ -57,7 +57,8 @@ impl HostConnection {
     ) -> Option<Datagram> {
         let step = self.transport.receive(now, arrival);
         sockets.counters.add_connection(self);
-        let Step::Ask(ResponderRequest::Datagram { src_qpn, payload, immediate, solicited }) = step
+        let Step::AskCaller(ResponderRequest::Datagram { src_qpn, payload, immediate, solicited }) =
+            step
         else {
             return None;
         };

@@ -84,7 +84,7 @@ impl HostConnection {
         let mut outcome = PumpOutcome::default();
         for arrival in arrivals {
             self.process_packet(server, now, &arrival);
-            outcome = outcome.and(self.pump_responses(server.queue(), sockets, now));
+            outcome = outcome.followed_by(self.pump_responses(server.queue(), sockets, now));
         }
         outcome
     }
@@ -133,11 +133,11 @@ impl HostConnection {
             return (true, PumpOutcome::default());
         }
         if let (Some((read, srqn)), ServeResult::Verdict(Verdict::Done)) =
-            (outstanding.read(), reply.served)
+            (outstanding.read(), reply.result)
         {
             self.record_read_owner(read, ReadOwner::SharedQueue(srqn));
         }
-        self.answer_with(server, reply.served);
+        self.answer_with(server, reply.result);
         (true, self.process_delayed_packets(server, sockets, now))
     }
 
@@ -153,7 +153,7 @@ impl HostConnection {
         let mut outcome = self.pump_responses(server.queue(), sockets, now);
         self.process_released(server, now, addresses);
         loop {
-            outcome = outcome.and(self.pump_responses(server.queue(), sockets, now));
+            outcome = outcome.followed_by(self.pump_responses(server.queue(), sockets, now));
             let requests = self.srq_requests.as_deref_mut();
             let Some(packet) = requests.and_then(SrqRequests::next_packet) else { return outcome };
             let arrival = Arrival { addresses, congested: false, packet: &packet };
@@ -193,17 +193,17 @@ impl HostConnection {
         match step {
             Step::Dropped(DropReason::Busy) => self.receive_while_busy(server, packet),
             Step::Done | Step::Dropped(_) => {}
-            Step::Hold(position) => {
+            Step::HoldPacket(position) => {
                 self.early_packets.insert(position, packet.into());
             }
-            Step::Place { work, offset, payload } => {
+            Step::PlaceResponse { work, offset, payload } => {
                 let bytes = packet.get(payload).unwrap_or_default();
                 self.place_response(server, work, offset as usize, bytes);
             }
             Step::Original { work, value } => {
                 self.place_response(server, work, 0, &value.to_ne_bytes());
             }
-            Step::Ask(ResponderRequest::Read { read, region, again: true }) => {
+            Step::AskCaller(ResponderRequest::Read { read, region, is_repeated: true }) => {
                 let answer = match server.authorize_repeated_read(&region, packet) {
                     Ok(owner) => {
                         owner.into_iter().for_each(|owner| self.record_read_owner(read, owner));
@@ -213,7 +213,7 @@ impl HostConnection {
                 };
                 self.transport.answer(answer);
             }
-            Step::Ask(ask) => {
+            Step::AskCaller(ask) => {
                 if !std::mem::replace(&mut self.has_received, true) {
                     server.report_first_request();
                 }

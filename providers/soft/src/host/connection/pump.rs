@@ -57,7 +57,7 @@ pub(crate) enum LocalWork {
     /// The memory window is busy.
     Busy,
     /// The request was flushed.
-    Gone,
+    Flushed,
 }
 
 /// Results of a call of the transport that the caller has to handle.
@@ -71,7 +71,7 @@ pub(crate) struct PumpOutcome {
 
 impl PumpOutcome {
     /// Combines two results in their order.
-    pub(crate) fn and(self, later: Self) -> Self {
+    pub(crate) fn followed_by(self, later: Self) -> Self {
         Self {
             failed: self.failed.or(later.failed),
             message_aborted: self.message_aborted || later.message_aborted,
@@ -199,7 +199,7 @@ impl HostConnection {
         let mut outcome = PumpOutcome::default();
         // Once for each call: `update` reports the packets in flight at the end.
         let mut allowed = false;
-        self.seen = MappedRange::default();
+        self.checked_range = MappedRange::default();
         if self.transport.is_greeted() {
             peer_route.shortcut.confirm_peer();
         }
@@ -260,7 +260,7 @@ impl HostConnection {
         let Some(n) = self.waiting_local_work else { return };
         match queue.perform(n) {
             LocalWork::Busy => {}
-            LocalWork::Gone => self.waiting_local_work = None,
+            LocalWork::Flushed => self.waiting_local_work = None,
             LocalWork::Done(status) => {
                 self.waiting_local_work = None;
                 self.transport.performed(n, status);
@@ -297,7 +297,7 @@ impl HostConnection {
                 let len = part.len as usize;
                 let owner = self.read_owner(read);
                 let mut outcome = Ok(());
-                let seen = &mut self.seen;
+                let seen = &mut self.checked_range;
                 put(len, &mut |to| {
                     outcome = queue.read_region(owner, seen, part.va, part.rkey, to);
                     outcome.is_ok()

@@ -159,7 +159,7 @@ impl Carrier for SoftCarrier {
     }
 
     fn has_channel(&self, channel: i32) -> bool {
-        self.channels.has(channel)
+        self.channels.contains(channel)
     }
 
     fn notify(&mut self, channel: i32, user_handle: u64) {

@@ -28,7 +28,7 @@ impl Reports {
     }
 
     /// Removes the unread events of an object; how many were read.
-    fn forget(&mut self, object: u64) -> u32 {
+    fn remove_unread(&mut self, object: u64) -> u32 {
         let events = self.events.remove(&object);
         events.map_or(0, |events| self.channel.end_events(&events, object))
     }
@@ -70,7 +70,7 @@ impl Channels {
     }
 
     /// Whether a descriptor is a completion channel of the context.
-    pub(super) fn has(&self, fd: RawFd) -> bool {
+    pub(super) fn contains(&self, fd: RawFd) -> bool {
         self.completions.contains_key(&fd)
     }
 
@@ -83,7 +83,7 @@ impl Channels {
 
     /// Removes the unread events of a CQ; how many were read.
     pub(super) fn forget_notifications(&mut self, fd: RawFd, cq: u64) -> u32 {
-        self.completions.get_mut(&fd).map_or(0, |reports| reports.forget(cq))
+        self.completions.get_mut(&fd).map_or(0, |reports| reports.remove_unread(cq))
     }
 
     /// Sends an asynchronous event.
@@ -95,6 +95,6 @@ impl Channels {
 
     /// Removes the unread asynchronous events of an object; how many were read.
     pub(super) fn forget_reports(&mut self, object: u64) -> u32 {
-        self.asynchronous.as_mut().map_or(0, |reports| reports.forget(object))
+        self.asynchronous.as_mut().map_or(0, |reports| reports.remove_unread(object))
     }
 }

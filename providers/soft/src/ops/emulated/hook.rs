@@ -29,7 +29,7 @@ type StartPoll = unsafe extern "C" fn(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq
 type WrComplete = unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> c_int;
 
 /// The functions beneath, by the address of the context.
-static BENEATH: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
+static TABLES_BENEATH: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 /// The provider's `start_poll`, by the address of the CQ.
 static STARTS: Mutex<BTreeMap<usize, StartPoll>> = Mutex::new(BTreeMap::new());
 /// The provider's `wr_complete`, by the address of the QP.
@@ -42,7 +42,7 @@ unsafe extern "C" fn attach(
     next: *const verbs_context_ops,
     mine: *mut verbs_context_ops,
 ) -> c_int {
-    let mut beneath = BENEATH.lock();
+    let mut beneath = TABLES_BENEATH.lock();
     beneath.insert(context.addr(), next.expose_provenance());
     // SAFETY: our table.
     let mine = unsafe { &mut *mine };
@@ -62,15 +62,15 @@ unsafe extern "C" fn attach(
 ///
 /// # Safety
 /// `context` is open and was attached.
-unsafe fn beneath(context: *mut ibv_context) -> &'static verbs_context_ops {
-    let beneath = BENEATH.lock();
+unsafe fn table_beneath(context: *mut ibv_context) -> &'static verbs_context_ops {
+    let beneath = TABLES_BENEATH.lock();
     let table = beneath.get(&context.addr()).copied().unwrap_or(0);
     // SAFETY: a table that lives as long as the context; `attach` stored it.
     unsafe { &*std::ptr::with_exposed_provenance(table) }
 }
 
-/// Calls `with` on the emulated context behind a context of the provider, and then writes the
-/// completion entries that are due.
+/// Calls `with` on the emulated context behind a context of the provider, and then writes
+/// the completion entries that are due.
 ///
 /// # Safety
 /// `context` is open.
@@ -91,7 +91,7 @@ unsafe fn ring(qp: *mut ibv_qp) {
 macro_rules! call {
     ($of:ident . $name:ident ( $($argument:expr),* )) => {{
         // SAFETY: a live object with an open context.
-        let beneath = unsafe { beneath((*$of).context) };
+        let beneath = unsafe { table_beneath((*$of).context) };
         match beneath.$name {
             // SAFETY: the provider's function, with the arguments of its caller.
             Some(function) => unsafe { function($($argument),*) },
@@ -133,7 +133,7 @@ unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     // SAFETY: an open context, which was attached.
-    let create = unsafe { beneath(context) }.create_cq_ex;
+    let create = unsafe { table_beneath(context) }.create_cq_ex;
     let Some(create) = create else {
         Errno::EOPNOTSUPP.set();
         return std::ptr::null_mut();
@@ -190,8 +190,8 @@ unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> 
 /// `context` is an open context that nobody uses any more.
 unsafe extern "C" fn free_context(context: *mut ibv_context) {
     // SAFETY: attached, and still open.
-    let free = unsafe { beneath(context) }.free_context;
-    BENEATH.lock().remove(&context.addr());
+    let free = unsafe { table_beneath(context) }.free_context;
+    TABLES_BENEATH.lock().remove(&context.addr());
     if let Some(free) = free {
         // SAFETY: the provider's function, with its context.
         unsafe { free(context) };

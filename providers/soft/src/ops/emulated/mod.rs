@@ -130,7 +130,9 @@ unsafe extern "C" fn query_gid(
     }
     // SAFETY: an open context.
     let cmd_fd = unsafe { (*context).cmd_fd };
-    let Some(raw) = context::with(cmd_fd, |context| context.gid()) else { return libc::ENODEV };
+    let Some(raw) = context::with(cmd_fd, |context| context.gid()) else {
+        return libc::ENODEV;
+    };
     let filled = ibv_gid_entry {
         gid: ibv_gid { raw },
         gid_index: index,

@@ -18,11 +18,11 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 /// The object that an entry point returned.
-fn made<T>(object: *mut T) -> Result<NonNull<T>, Errno> {
+fn non_null<T>(object: *mut T) -> Result<NonNull<T>, Errno> {
     NonNull::new(object).ok_or_else(Errno::last)
 }
 
-fn done(result: c_int) -> Result<(), Errno> {
+fn check_errno(result: c_int) -> Result<(), Errno> {
     if result == 0 { Ok(()) } else { Err(Errno::from_raw(result)) }
 }
 
@@ -59,7 +59,7 @@ impl Device {
             return Err(Errno::from_raw(-fd));
         }
         let channel = Box::new(ibv_comp_channel { context, fd, refcnt: 0 });
-        Ok(Arc::new(Self { context: made(context)?, channel }))
+        Ok(Arc::new(Self { context: non_null(context)?, channel }))
     }
 
     /// The state of the context.
@@ -179,7 +179,7 @@ unsafe fn dereg_mr(mr: *mut verbs_mr) -> c_int {
 impl Pd {
     pub(super) fn new(device: &Arc<Device>) -> Result<Arc<Self>, Errno> {
         // SAFETY: an open context.
-        let object = made(unsafe { pd::alloc_pd(device.context.as_ptr()) })?;
+        let object = non_null(unsafe { pd::alloc_pd(device.context.as_ptr()) })?;
         Ok(Arc::new(Self { object, keeps: Arc::clone(device) }))
     }
 }
@@ -198,7 +198,7 @@ impl Mr {
         let access = access.cast_signed();
         // SAFETY: a live domain. The adapter looks at each access whether the memory is mapped.
         let object = unsafe { mr::reg_mr(pd.as_ptr(), start, length, iova, access) };
-        Ok(Self { object: made(object)?.cast(), keeps: Arc::clone(pd) })
+        Ok(Self { object: non_null(object)?.cast(), keeps: Arc::clone(pd) })
     }
 
     pub(super) fn lkey(&self) -> u32 {
@@ -215,7 +215,7 @@ impl Mr {
 impl Ah {
     pub(super) fn new(pd: &Arc<Pd>, mut address: ibv_ah_attr) -> Result<Arc<Self>, Errno> {
         // SAFETY: a live domain and a local structure.
-        let object = made(unsafe { ah::create_ah(pd.as_ptr(), &raw mut address) })?;
+        let object = non_null(unsafe { ah::create_ah(pd.as_ptr(), &raw mut address) })?;
         Ok(Arc::new(Self { object, keeps: Arc::clone(pd) }))
     }
 
@@ -233,7 +233,7 @@ impl Cq {
         let entries = c_int::try_from(entries).map_err(|_| Errno::EINVAL)?;
         // SAFETY: an open context and a channel of it, which is only read.
         let object = unsafe { cq::create_cq(device.context.as_ptr(), entries, channel, 0) };
-        let object = made(object)?;
+        let object = non_null(object)?;
         // SAFETY: nobody else knows the CQ. Mutex and condition stay in place.
         unsafe {
             let cq = object.as_ptr();
@@ -286,7 +286,7 @@ impl Srq {
         init.pd = pd.as_ptr();
         let context = pd.keeps.context.as_ptr();
         // SAFETY: an open context, and a local structure that names a live domain.
-        let object = made(unsafe { srq::create_srq_ex(context, &raw mut init) })?;
+        let object = non_null(unsafe { srq::create_srq_ex(context, &raw mut init) })?;
         Ok(Arc::new(Self { object, keeps: Arc::clone(pd) }))
     }
 
@@ -295,7 +295,7 @@ impl Srq {
         let mut request = receive_of(id, list);
         let mut bad = null_mut();
         // SAFETY: a live queue, and a local request with its list.
-        done(unsafe { srq::post_srq_recv(self.as_ptr(), &raw mut request, &raw mut bad) })
+        check_errno(unsafe { srq::post_srq_recv(self.as_ptr(), &raw mut request, &raw mut bad) })
     }
 }
 
@@ -330,7 +330,7 @@ impl Qp {
         // SAFETY: live objects, which the owner keeps.
         let object = unsafe { qp::create_for_emulation(pd.as_ptr(), &init, is_named)? };
         let keeps = QpNeeds { pd: Arc::clone(pd), cq: Arc::clone(cq), srq: srq.cloned() };
-        Ok(Self { object: made(object)?, keeps })
+        Ok(Self { object: non_null(object)?, keeps })
     }
 
     /// The number in the adapter.
@@ -342,14 +342,14 @@ impl Qp {
     pub(super) fn modify(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         let attr = (&raw const *attr).cast_mut();
         // SAFETY: a live QP; the structure is only read.
-        done(unsafe { qp::modify_qp(self.as_ptr(), attr, mask.cast_signed()) })
+        check_errno(unsafe { qp::modify_qp(self.as_ptr(), attr, mask.cast_signed()) })
     }
 
     /// Posts a request.
     pub(super) fn post_send(&self, request: &mut SendRequest<'_>) -> Result<(), Errno> {
         let mut bad = null_mut();
         // SAFETY: a live QP, and a request whose list `SendRequest` borrows.
-        done(unsafe { post::post_send(self.as_ptr(), &raw mut request.wr, &raw mut bad) })
+        check_errno(unsafe { post::post_send(self.as_ptr(), &raw mut request.wr, &raw mut bad) })
     }
 
     /// Posts a receive.
@@ -357,7 +357,7 @@ impl Qp {
         let mut request = receive_of(id, list);
         let mut bad = null_mut();
         // SAFETY: a live QP, and a local request with its list.
-        done(unsafe { post::post_recv(self.as_ptr(), &raw mut request, &raw mut bad) })
+        check_errno(unsafe { post::post_recv(self.as_ptr(), &raw mut request, &raw mut bad) })
     }
 
     /// The protection domain.
@@ -403,7 +403,12 @@ impl<'a> SendRequest<'a> {
     }
 
     /// The destination of a datagram.
-    pub(super) fn to(&mut self, ah: &Ah, remote_qpn: u32, remote_qkey: u32) -> &mut Self {
+    pub(super) fn set_destination(
+        &mut self,
+        ah: &Ah,
+        remote_qpn: u32,
+        remote_qkey: u32,
+    ) -> &mut Self {
         let ah = ah.as_ptr();
         self.wr.wr = ibv_send_wr_wr { ud: ibv_send_wr_ud { ah, remote_qpn, remote_qkey } };
         self

@@ -44,7 +44,7 @@ impl Done<'_> {
     }
 
     /// A request ended.
-    pub(super) fn sent(&mut self, request: &Request, status: Status) {
+    pub(super) fn complete_send(&mut self, request: &Request, status: Status) {
         let (id, operation) = (Some(request.id), request.operation);
         self.push(Completion { id, status, operation, ..Completion::default() });
     }
@@ -224,7 +224,7 @@ impl EmulatedQp {
     /// Repeats what was not answered. Returns the time of the next look.
     pub(super) fn repeat(&mut self, local: &Local, done: &mut Done<'_>) -> Option<Instant> {
         match &mut self.transport {
-            Transport::Srd(srd) => srd.ask(local, done),
+            Transport::Srd(srd) => srd.repeat_handshakes(local, done),
             Transport::Ud(_) => None,
         }
     }
@@ -235,7 +235,7 @@ impl Ud {
         match Purpose::of(wc.wr_id) {
             Purpose::Send => {
                 if let Some(request) = self.outstanding.take_send(wc.wr_id) {
-                    done.sent(&request, status_of(wc.status));
+                    done.complete_send(&request, status_of(wc.status));
                 }
             }
             Purpose::Receive => {

@@ -86,6 +86,6 @@ pub(super) fn exists(local: &Local, ah: &Ah, number: u16) -> bool {
     }
     // A process that does not answer may have the QP.
     let Ok(peer) = adapter.fabric.peer(slot) else { return true };
-    let life = look_at(&peer, |view| view.qp(index).life.load(Ordering::Acquire));
+    let life = look_at(&peer, |view| view.qp(index).packed_life.load(Ordering::Acquire));
     Life::unpack(life).state != Life::NONE
 }

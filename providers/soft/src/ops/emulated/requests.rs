@@ -105,7 +105,7 @@ impl Request {
             request.remote(remote.address, remote.rkey);
         }
         if let Some((ah, number, qkey)) = to {
-            request.to(ah, number, qkey);
+            request.set_destination(ah, number, qkey);
         }
         qp.post_send(&mut request)
     }

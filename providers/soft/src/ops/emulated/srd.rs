@@ -103,14 +103,14 @@ impl Pending {
     /// Completes a request.
     fn end(&mut self, request: &Request, status: Status, done: &mut Done<'_>) {
         self.0 = self.0.saturating_sub(1);
-        done.sent(request, status);
+        done.complete_send(request, status);
     }
 }
 
 #[derive(Debug)]
 enum Phase {
     /// Asked for the connection `tries` times, and asks again at `at`.
-    Asking { tries: u32, at: Instant },
+    Connecting { tries: u32, retry_at: Instant },
     /// Requests are posted.
     Open,
     /// A request failed. The rest fail with the status, or go on over a new connection.
@@ -310,8 +310,8 @@ impl Srd {
         };
         let qp = Qp::new(IBV_QPT_RC, self.control.pd(), &self.cq, None, cap, false)?;
         initialise(&qp, 0)?;
-        let phase = Phase::Asking { tries: 0, at: Instant::now() };
-        let token = (0..4).fold(0, |token, _| token << 16 | u64::from(self.tokens.draw()));
+        let phase = Phase::Connecting { tries: 0, retry_at: Instant::now() };
+        let token = (0..4).fold(0, |token, _| token << 16 | u64::from(self.tokens.next_number()));
         Ok(Outgoing {
             token,
             qp,
@@ -346,13 +346,17 @@ impl Srd {
     }
 
     /// Asks again for connections whose answer is missing. Returns the time of the next look.
-    pub(super) fn ask(&mut self, local: &Local, done: &mut Done<'_>) -> Option<Instant> {
+    pub(super) fn repeat_handshakes(
+        &mut self,
+        local: &Local,
+        done: &mut Done<'_>,
+    ) -> Option<Instant> {
         let now = Instant::now();
         let mut failed = vec![];
         let mut next: Option<Instant> = None;
         for (route, to) in &mut self.outgoing {
             let (peer, qkey) = *route;
-            let Phase::Asking { tries, at } = &mut to.phase else { continue };
+            let Phase::Connecting { tries, retry_at: at } = &mut to.phase else { continue };
             if *at <= now {
                 if *tries == TRIES {
                     failed.push((*route, Status::Unresponsive));
@@ -393,10 +397,10 @@ impl Srd {
     /// Handles a completion of the adapter.
     pub(super) fn complete(&mut self, wc: &ibv_wc, local: &Local, done: &mut Done<'_>) {
         match Purpose::of(wc.wr_id) {
-            Purpose::Send => self.sent(wc, done),
+            Purpose::Send => self.handle_sent(wc, done),
             Purpose::Receive => self.received(wc, done),
             Purpose::HandshakeReceive(buffer) if wc.status == IBV_WC_SUCCESS => {
-                self.heard(buffer, wc, local, done);
+                self.handle_datagram(buffer, wc, local, done);
                 // Without success the QP is being destroyed.
                 let _ = self.post_buffer(buffer);
             }
@@ -404,7 +408,7 @@ impl Srd {
         }
     }
 
-    fn sent(&mut self, wc: &ibv_wc, done: &mut Done<'_>) {
+    fn handle_sent(&mut self, wc: &ibv_wc, done: &mut Done<'_>) {
         let Some(InFlight { request, route }) = self.outstanding.take_send(wc.wr_id) else {
             return;
         };
@@ -463,7 +467,7 @@ impl Srd {
     }
 
     /// A datagram of a handshake has arrived. What is no message is dropped.
-    fn heard(&mut self, buffer: usize, wc: &ibv_wc, local: &Local, done: &mut Done<'_>) {
+    fn handle_datagram(&mut self, buffer: usize, wc: &ibv_wc, local: &Local, done: &mut Done<'_>) {
         let Some(bytes) = self.buffers.read(buffer) else { return };
         let Some((header, payload)) = bytes.split_first_chunk::<HEADER>() else { return };
         let len = (wc.byte_len as usize).saturating_sub(HEADER);
@@ -535,7 +539,7 @@ impl Srd {
     fn accepted(&mut self, peer: Peer, token: u64, qpn: u32, local: &Local, done: &mut Done<'_>) {
         let Some(route) = self.route_of(peer, token) else { return };
         let Some(to) = self.outgoing.get_mut(&route) else { return };
-        if !matches!(to.phase, Phase::Asking { .. }) {
+        if !matches!(to.phase, Phase::Connecting { .. }) {
             return;
         }
         let opened = connect(&to.qp, peer, token, qpn, local).and_then(|()| {
@@ -576,7 +580,7 @@ impl Srd {
 
     /// The remote process makes no connection.
     fn declined(&mut self, peer: Peer, token: u64, status: Status, done: &mut Done<'_>) {
-        let asks = |to: &Outgoing| matches!(to.phase, Phase::Asking { .. });
+        let asks = |to: &Outgoing| matches!(to.phase, Phase::Connecting { .. });
         let Some(route) = self.route_of(peer, token) else { return };
         if self.outgoing.get(&route).is_some_and(asks) {
             self.give_up(route, status, done);
@@ -628,7 +632,7 @@ fn send_handshake(control: &Qp, ah: &Ah, number: u16, message: Message) {
     let addr = bytes.as_ptr().expose_provenance() as u64;
     let mut list = [ibv_sge { addr, length: bytes.len() as u32, lkey: 0 }];
     let mut request = SendRequest::new(Purpose::HANDSHAKE_SEND, IBV_WR_SEND, &mut list);
-    request.inline().to(ah, adapter_number(number), handshake::QKEY);
+    request.inline().set_destination(ah, adapter_number(number), handshake::QKEY);
     let _ = control.post_send(&mut request);
 }
 

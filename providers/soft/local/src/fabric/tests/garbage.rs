@@ -31,7 +31,7 @@ impl GarbageTest {
 
     fn connect(&self) -> Socket {
         let directory = self.fabric.core.lease.directory();
-        let name = MemberFile::Socket.of(1);
+        let name = MemberFile::Socket.path_for(1);
         let path = directory.path().join(&name);
         loop {
             match Socket::connect(directory.dir(), &path, &name) {
@@ -45,7 +45,7 @@ impl GarbageTest {
     fn lease(&self) -> Lease {
         let config = self.place.config();
         let slots = Slots { count: 64, first: None };
-        Lease::take(|| Directory::open(&config), slots, TEST_TIMEOUT, |_, _| Ok(())).unwrap().0
+        Lease::acquire(|| Directory::open(&config), slots, TEST_TIMEOUT, |_, _| Ok(())).unwrap().0
     }
 
     fn still_works(&mut self) {

@@ -8,14 +8,14 @@ use crate::fabric::notes::MAX_NOTE_LEN;
 fn a_note_is_read_by_others_until_its_writer_leaves() {
     let place = TestDirectory::new();
     let ((one, _), (other, _)) = (place.join(), place.join());
-    assert_eq!(other.noted(one.slot()), None);
+    assert_eq!(other.note_of(one.slot()), None);
     for text in [&b"a longer note"[..], b"short"] {
-        one.note(text).unwrap();
-        assert_eq!(other.noted(one.slot()).as_deref(), Some(text));
+        one.publish_note(text).unwrap();
+        assert_eq!(other.note_of(one.slot()).as_deref(), Some(text));
     }
     let quiet = wait_for_quiet(&other);
     assert_eq!(other.last_change(), Some(quiet));
-    one.note(b"something else").unwrap();
+    one.publish_note(b"something else").unwrap();
     assert_ne!(other.last_change(), Some(quiet));
     let quiet = wait_for_quiet(&other);
     let (third, _) = place.join();
@@ -23,7 +23,7 @@ fn a_note_is_read_by_others_until_its_writer_leaves() {
     third.leave();
     let slot = one.slot();
     one.leave();
-    assert_eq!(other.noted(slot), None);
+    assert_eq!(other.note_of(slot), None);
     other.leave();
     assert!(place.is_clean());
 }
@@ -51,7 +51,7 @@ fn an_invalid_note_file_reads_as_no_note() {
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
     assert!(made.is_ok_and(|status| status.success()));
     for slot in 50..=54 {
-        assert_eq!(fabric.noted(slot), None, "{slot}");
+        assert_eq!(fabric.note_of(slot), None, "{slot}");
     }
     std::fs::remove_dir(file("52.gids")).unwrap();
     // Files of unowned slots are removed with the last process.

@@ -64,14 +64,14 @@ pub(crate) struct Channel {
 /// destruction of the object therefore knows the number of sent events, and no event follows.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    sent: AtomicU32,
+    sent_count: AtomicU32,
     ended: AtomicBool,
 }
 
 impl Events {
     /// Number of events sent.
-    pub(crate) fn sent(&self) -> u32 {
-        self.sent.load(Ordering::Acquire)
+    pub(crate) fn sent_count(&self) -> u32 {
+        self.sent_count.load(Ordering::Acquire)
     }
 }
 

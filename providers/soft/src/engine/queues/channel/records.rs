@@ -53,8 +53,8 @@ impl Channel {
     /// although more completions may be queued. On hardware messages arrive singly, and a later
     /// message wakes the program. Here messages arrive in groups, and no later message may follow.
     /// So a thread that sleeps in ibv_get_cq_event(3) gets an event if such a CQ still has
-    /// completions (`Cq::remind`). A thread that finds an event does not sleep and gets no second
-    /// event, because it would take the second event for another completion.
+    /// completions (`Cq::send_pending_event`). A thread that finds an event does not sleep and gets
+    /// no second event, because it would take the second event for another completion.
     pub(in crate::engine) fn note_leftover(&self, key: usize) {
         let mut left = self.armed_with_completions.lock();
         if !left.contains(&key) {
@@ -64,7 +64,7 @@ impl Channel {
 
     /// Makes a CQ that was armed with completions send its event, unless an event is already
     /// readable. Returns whether an event is readable.
-    fn remind(&self, remind: impl Fn(usize) -> bool) -> bool {
+    fn send_pending_event(&self, remind: impl Fn(usize) -> bool) -> bool {
         while !self.armed_with_completions.lock().is_empty() {
             if self.is_readable() {
                 return true;
@@ -85,8 +85,8 @@ impl Channel {
     /// Prepares the sleep of a thread until a record arrives. Counts the thread as a sleeper, and
     /// returns the futex word and the value to sleep on. Returns None if a record is ready, or if
     /// the descriptor does not block. The sleeper serves all rings when woken, so no second thread
-    /// is woken. `remind` makes a CQ send its event if it still has completions, and returns
-    /// whether it did.
+    /// is woken. `send_pending_event` makes a CQ send its event if it still has completions, and
+    /// returns whether it did.
     pub(crate) fn begin_sleep(
         self: Arc<Self>,
         remind: impl Fn(usize) -> bool,
@@ -97,7 +97,7 @@ impl Channel {
             return None;
         }
         // If an event is readable, the kernel is not asked again.
-        if self.remind(remind) {
+        if self.send_pending_event(remind) {
             return None;
         }
         alarm::begin_sleep(self)
@@ -147,13 +147,13 @@ impl Channel {
         if events.ended.load(Ordering::Relaxed) {
             return;
         }
-        events.sent.fetch_add(1, Ordering::Relaxed);
+        events.sent_count.fetch_add(1, Ordering::Relaxed);
         self.send_or_queue(backlog, record);
     }
 
     fn send_or_queue(&self, mut backlog: MutexGuard<'_, VecDeque<[u64; 2]>>, record: [u64; 2]) {
         let mut waits = false;
-        if !backlog.is_empty() || !self.put(record) {
+        if !backlog.is_empty() || !self.put_record(record) {
             waits = backlog.is_empty();
             backlog.push_back(record);
         }
@@ -177,7 +177,7 @@ impl Channel {
     pub(crate) fn retry(&self) -> bool {
         let mut backlog = self.backlog.lock();
         while let Some(record) = backlog.front() {
-            if !self.put(*record) {
+            if !self.put_record(*record) {
                 return true;
             }
             backlog.pop_front();
@@ -204,7 +204,7 @@ impl Channel {
         kept.retain(|record| record[0] != element);
         let taken = before - kept.len();
         while let Some(record) = kept.front()
-            && self.put(*record)
+            && self.put_record(*record)
         {
             kept.pop_front();
         }
@@ -214,14 +214,14 @@ impl Channel {
         if waits {
             self.wake_service_thread();
         }
-        events.sent().wrapping_sub(taken as u32)
+        events.sent_count().wrapping_sub(taken as u32)
     }
 
     /// Removes an unread record, if any.
     fn take_unread(&self) -> Option<[u64; 2]> {
         let _whole = Uncancelled::begin();
         let mut bytes = [0; 16];
-        if !self.socket.take(&mut bytes[..self.words * 8]) {
+        if !self.socket.remove_first(&mut bytes[..self.words * 8]) {
             return None;
         }
         let [a, b, c, d, e, f, g, h, rest @ ..] = bytes;
@@ -229,13 +229,13 @@ impl Channel {
         Some([first, u64::from_ne_bytes(rest)])
     }
 
-    fn put(&self, record: [u64; 2]) -> bool {
+    fn put_record(&self, record: [u64; 2]) -> bool {
         let _whole = Uncancelled::begin();
         let mut bytes = [0; 16];
         for (to, word) in bytes.chunks_exact_mut(8).zip(record) {
             to.copy_from_slice(&word.to_ne_bytes());
         }
-        self.socket.put(&bytes[..self.words * 8])
+        self.socket.append(&bytes[..self.words * 8])
     }
 }
 
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!(channel.take_unread(), Some([1, 1]));
         assert_eq!(channel.end_events(&both[1], 1), 1, "one was read");
         channel.send_of(&both[1], [1, 20_000]);
-        assert_eq!(both.map(|events| events.sent()), [10_000; 2], "it is not heard of again");
+        assert_eq!(both.map(|events| events.sent_count()), [10_000; 2], "it is not heard of again");
         for i in (2..20_000).step_by(2) {
             channel.retry();
             assert_eq!(channel.take_unread(), Some([0, i]));

@@ -148,7 +148,7 @@ impl Cq {
 
     /// Begins to drive the receive ring of a QP that can receive.
     pub(crate) fn add_receiver(&self, qp: &Arc<Qp>) {
-        if matches!(qp.kind(), QpType::Rc | QpType::Uc) {
+        if matches!(qp.qp_type(), QpType::Rc | QpType::Uc) {
             self.list.lock().receivers.add(&self.adapter, qp);
         }
     }
@@ -173,9 +173,9 @@ impl Cq {
     }
 
     /// Drops unpolled completions of a QP that is reset or destroyed.
-    pub(crate) fn forget(&self, qpn: u32, sends_only: bool) {
+    pub(crate) fn drop_completions(&self, qpn: u32, sends_only: bool) {
         let mut ring = self.ring.lock();
-        ring.forget(qpn, sends_only);
+        ring.drop_qp(qpn, sends_only);
         self.queued.store(ring.len(), Ordering::Relaxed);
     }
 
@@ -187,7 +187,7 @@ impl Cq {
             qp.await_acks();
         }
         inbox.push(qp);
-        // `Cq::look` clears the flag before it takes the lock. It either finds this QP in the
+        // `Cq::drive_qps` clears the flag before it takes the lock. It either finds this QP in the
         // inbox, or took the lock earlier and leaves the flag set. The lock alone orders both.
         self.inbox_used.store(true, Ordering::Release);
     }
@@ -250,11 +250,11 @@ impl Cq {
     /// event if the completions are still queued, and returns whether it was sent. See
     /// [`Channel::note_leftover`].
     #[cold]
-    pub(crate) fn remind(&self) -> bool {
+    pub(crate) fn send_pending_event(&self) -> bool {
         let mut ring = self.ring.lock();
-        let reminds = ring.remind();
+        let reminds = ring.needs_event();
         if reminds {
-            // Sent under the lock, as in `settle`.
+            // Sent under the lock, as in `sweep_and_sleep_time`.
             self.send_event();
         }
         reminds

@@ -19,7 +19,7 @@ impl HotReceivers {
     /// arrival flag again.
     pub(crate) fn finish(&self, who: ServedBy) -> bool {
         let mut more = false;
-        for qp in self.qps.all() {
+        for qp in self.qps.rings() {
             if qp.has_arrivals() && qp.serve_rest(who) {
                 qp.adapter().view.set_qp_arrival(qp.index());
                 more = true;
@@ -31,10 +31,10 @@ impl HotReceivers {
 
     /// Handles the arrival flag of `qp`: its ring may become hot.
     pub(crate) fn make_hot(&mut self, adapter: &Adapter, qp: &Arc<Qp>, who: ServedBy) {
-        if self.qps.all().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
+        if self.qps.rings().iter().any(|q| Arc::ptr_eq(q, qp)) || !qp.is_listed_receiver() {
             return;
         }
-        match self.qps.give(Arc::clone(qp), adapter.attention.is_down()) {
+        match self.qps.handle_arrival(Arc::clone(qp), adapter.attention.is_down()) {
             HotSlot::New => {}
             HotSlot::Replaced(cold) => {
                 protocol::mark_cold(cold.ring().hot(), membarrier::heavy);

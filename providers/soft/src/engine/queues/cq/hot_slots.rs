@@ -13,7 +13,7 @@ pub(in crate::engine) const FLAGS_PER_REPLACEMENT: u32 = 64;
 /// The hot rings, and the rule by which another ring becomes hot.
 #[derive(Debug)]
 pub(in crate::engine) struct HotSlots<T> {
-    taken: Vec<T>,
+    rings: Vec<T>,
     /// Index of the next ring to replace.
     oldest: usize,
     /// Arrival flags of cold rings since the last replacement.
@@ -33,26 +33,26 @@ pub(in crate::engine) enum HotSlot<T> {
 
 impl<T> Default for HotSlots<T> {
     fn default() -> Self {
-        Self { taken: vec![], oldest: 0, flags: 0 }
+        Self { rings: vec![], oldest: 0, flags: 0 }
     }
 }
 
 impl<T> HotSlots<T> {
-    pub(in crate::engine) fn all(&self) -> &[T] {
-        &self.taken
+    pub(in crate::engine) fn rings(&self) -> &[T] {
+        &self.rings
     }
 
     pub(in crate::engine) fn has_room(&self) -> bool {
-        self.taken.len() < MAX_HOT
+        self.rings.len() < MAX_HOT
     }
 
     /// Handles the arrival flag of the cold ring `ring`. If all slots are taken, one flag in
     /// [`FLAGS_PER_REPLACEMENT`] replaces the oldest hot ring. Flags do not count unless a thread
     /// polls (`polled`): without polls each message wakes a thread anyway, and the flag is cheap
     /// beside that.
-    pub(in crate::engine) fn give(&mut self, ring: T, polled: bool) -> HotSlot<T> {
+    pub(in crate::engine) fn handle_arrival(&mut self, ring: T, polled: bool) -> HotSlot<T> {
         if self.has_room() {
-            self.taken.push(ring);
+            self.rings.push(ring);
             return HotSlot::New;
         }
         self.flags += u32::from(polled);
@@ -62,7 +62,7 @@ impl<T> HotSlots<T> {
         self.flags = 0;
         let at = self.oldest % MAX_HOT;
         self.oldest += 1;
-        match self.taken.get_mut(at) {
+        match self.rings.get_mut(at) {
             Some(place) => HotSlot::Replaced(std::mem::replace(place, ring)),
             None => HotSlot::Refused,
         }
@@ -70,7 +70,7 @@ impl<T> HotSlots<T> {
 
     /// Keeps only the hot rings selected by `keeps`.
     pub(in crate::engine) fn retain_hot(&mut self, keeps: impl FnMut(&T) -> bool) {
-        self.taken.retain(keeps);
+        self.rings.retain(keeps);
     }
 }
 
@@ -82,19 +82,19 @@ mod tests {
     fn a_ring_gets_the_oldest_slot_after_many_flags_and_none_if_no_thread_polls() {
         let mut places = HotSlots::default();
         for ring in 0..MAX_HOT {
-            assert_eq!(places.give(ring, ring % 2 == 0), HotSlot::New);
+            assert_eq!(places.handle_arrival(ring, ring % 2 == 0), HotSlot::New);
         }
         for _ in 0..2 * FLAGS_PER_REPLACEMENT {
-            assert_eq!(places.give(99, false), HotSlot::Refused);
+            assert_eq!(places.handle_arrival(99, false), HotSlot::Refused);
         }
         for oldest in [0, 1] {
             for _ in 0..FLAGS_PER_REPLACEMENT {
-                assert_eq!(places.give(100 + oldest, true), HotSlot::Refused);
+                assert_eq!(places.handle_arrival(100 + oldest, true), HotSlot::Refused);
             }
-            assert_eq!(places.give(100 + oldest, true), HotSlot::Replaced(oldest));
+            assert_eq!(places.handle_arrival(100 + oldest, true), HotSlot::Replaced(oldest));
         }
-        assert_eq!(places.all()[..3], [100, 101, 2]);
+        assert_eq!(places.rings()[..3], [100, 101, 2]);
         places.retain_hot(|ring| *ring != 2);
-        assert_eq!(places.give(7, false), HotSlot::New);
+        assert_eq!(places.handle_arrival(7, false), HotSlot::New);
     }
 }

@@ -76,7 +76,7 @@ impl Cq {
                 .registry
                 .next_other_cq(self.key(), |cq| cq.other_cq_looks.was_polled())
             {
-                OtherCq::Found(other) => other.look_for_other_poller(),
+                OtherCq::Cq(other) => other.look_for_other_poller(),
                 OtherCq::Polled => LookResult::Nothing,
                 OtherCq::None => LookResult::NoOtherCq,
             }

@@ -1,9 +1,9 @@
 //! Polls of a completion queue. Application threads enter by `poll` and `take`, the service thread
-//! by `sweep`; all work below is reached from `Cq::look`. `completions` adds completions.
+//! by `sweep`; all work below is reached from `Cq::drive_qps`. `completions` adds completions.
 //!
-//! `Cq::look` is the only way from a CQ to send queues, the rings of connections and datagrams, the
-//! wire between hosts, XRC and arrival flags. Their results are completions in the ring of this CQ
-//! or of another CQ.
+//! `Cq::drive_qps` is the only way from a CQ to send queues, the rings of connections and
+//! datagrams, the wire between hosts, XRC and arrival flags. Their results are completions in the
+//! ring of this CQ or of another CQ.
 #![forbid(unsafe_code)]
 
 use crate::engine::queues::cq::hot::serve_cold;
@@ -40,7 +40,7 @@ impl Cq {
     #[inline(always)]
     fn drive(&self) {
         if let Some(list) = self.list.try_lock() {
-            self.look(list, ServedBy::Application);
+            self.drive_qps(list, ServedBy::Application);
         }
         if let Some(left) = self.adapter.attention.polled(self.tag()) {
             acknowledge_deferred(&self.adapter.registry, left);
@@ -54,7 +54,7 @@ impl Cq {
     /// whether it looked.
     pub(in crate::engine) fn try_look(&self, who: ServedBy) -> bool {
         let list = self.list.try_lock();
-        list.map(|list| self.look(list, who)).is_some()
+        list.map(|list| self.drive_qps(list, who)).is_some()
     }
 
     /// Calls `look` for up to `most` QPs with outstanding requests. `turn` selects the QP to begin
@@ -74,7 +74,7 @@ impl Cq {
     /// Takes a completion with the fields that the CQ was created to read. Drives the QPs of the CQ
     /// if the ring is empty.
     #[inline]
-    pub(crate) fn take(&self) -> Option<(Cqe, Stamped)> {
+    pub(crate) fn take_completion(&self) -> Option<(Cqe, Stamped)> {
         self.pop_stamped().or_else(|| {
             self.drive();
             self.pop_stamped()
@@ -110,14 +110,14 @@ impl Cq {
     /// Looks at everything that could complete here. Called by the service thread, and before a
     /// thread sleeps.
     pub(crate) fn sweep(&self, who: ServedBy) {
-        self.look(self.list.lock(), who);
+        self.drive_qps(self.list.lock(), who);
         let more = self.list.lock().receivers.finish(who);
         if self.adapter.xrc.sweep(who) || more {
             self.adapter.fabric.wake_self();
         }
     }
 
-    fn look(&self, mut list: MutexGuard<'_, DrivenQps>, who: ServedBy) {
+    fn drive_qps(&self, mut list: MutexGuard<'_, DrivenQps>, who: ServedBy) {
         if self.inbox_used.load(Ordering::Acquire) {
             self.inbox_used.store(false, Ordering::Release);
             list.senders.append(&mut self.inbox.lock());
@@ -129,7 +129,7 @@ impl Cq {
                 if !qp.receives_on(self) {
                     // A message may carry the acknowledgement, and the peer may wait for an
                     // acknowledgement from this QP.
-                    qp.look(who);
+                    qp.serve_arrivals(who);
                     if !qp.has_outstanding() {
                         continue;
                     }
@@ -137,12 +137,12 @@ impl Cq {
                 qp.advance_send();
             }
         }
-        list.receivers.look(who);
+        list.receivers.serve_hot_rings(who);
         if list.senders.len() > MAX_HOT {
             list.senders.retain(|qp| qp.stays_listed(self));
         }
         if self.datagram_users.load(Ordering::Relaxed) > 0 {
-            self.adapter.datagrams.look(&self.adapter, who);
+            self.adapter.datagrams.drive(&self.adapter, who);
             self.adapter.drive_wire(who);
             if !self.has_queued() {
                 // A poll without a completion sends the deferred acknowledgements. After a
@@ -151,12 +151,12 @@ impl Cq {
             }
         }
         if self.adapter.xrc.is_receiving() {
-            self.adapter.xrc.look(who);
+            self.adapter.xrc.serve_hot_rings(who);
             let everybodys = self.adapter.wire.any_poll_drives();
             if everybodys || self.adapter.xrc.has_remote_stand_ins() {
                 // Requests of other processes for stand-ins here, and replies to requests of this
                 // process.
-                self.adapter.datagrams.look(&self.adapter, who);
+                self.adapter.datagrams.drive(&self.adapter, who);
             }
             if everybodys {
                 self.adapter.drive_wire(who);
@@ -165,7 +165,7 @@ impl Cq {
         self.adapter.view.take_qp_arrivals(|index| {
             let Some(qp) = self.adapter.registry.qp(index) else { return };
             serve_cold(&self.adapter, &qp, who);
-            if qp.kind() == QpType::XrcRecv {
+            if qp.qp_type() == QpType::XrcRecv {
                 self.adapter.xrc.make_hot(&self.adapter, &qp, who);
             } else if qp.receives_on(self) {
                 list.receivers.make_hot(&self.adapter, &qp, who);
@@ -176,9 +176,9 @@ impl Cq {
 
 impl HotReceivers {
     #[inline]
-    pub(crate) fn look(&self, who: ServedBy) {
-        for qp in self.qps.all() {
-            qp.look(who);
+    pub(crate) fn serve_hot_rings(&self, who: ServedBy) {
+        for qp in self.qps.rings() {
+            qp.serve_arrivals(who);
         }
     }
 }
@@ -187,7 +187,7 @@ impl Qp {
     /// Serves arrivals in the ring. Sends a deferred acknowledgement after several polls without an
     /// arrival.
     #[inline]
-    pub(crate) fn look(&self, who: ServedBy) {
+    pub(crate) fn serve_arrivals(&self, who: ServedBy) {
         let next = self.acks().served_to();
         if self.ring().ready(next) {
             self.advance_receive(who);

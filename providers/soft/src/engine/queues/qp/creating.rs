@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 /// The checked parameters of ibv_create_qp(3) or ibv_open_qp(3).
 #[derive(Debug)]
 pub(crate) struct QpParameters {
-    kind: QpType,
+    qp_type: QpType,
     pd: u32,
     role: Role,
     cap: ibv_qp_cap,
@@ -58,7 +58,15 @@ impl QpParameters {
         cap: ibv_qp_cap,
         report: Reporter,
     ) -> Self {
-        Self { kind, pd, role: Role::Pair(pair), cap, max_tso_header: 0, report, is_named: false }
+        Self {
+            qp_type: kind,
+            pd,
+            role: Role::Pair(pair),
+            cap,
+            max_tso_header: 0,
+            report,
+            is_named: false,
+        }
     }
 
     /// RAW_PACKET and UD: reserves `bytes` for the headers of segmented sends.
@@ -74,7 +82,7 @@ impl QpParameters {
     /// A RAW_PACKET QP that spreads frames, with the capacities given by its creator.
     pub(crate) const fn spreader(pd: u32, rss: Rss, cap: ibv_qp_cap, report: Reporter) -> Self {
         Self {
-            kind: QpType::Raw,
+            qp_type: QpType::Raw,
             pd,
             role: Role::Rss(rss),
             cap,
@@ -88,7 +96,7 @@ impl QpParameters {
     /// of either.
     pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
         let (kind, cap) = (QpType::XrcRecv, Zeroed::zeroed());
-        Self { kind, pd: 0, role, cap, max_tso_header: 0, report, is_named: false }
+        Self { qp_type: kind, pd: 0, role, cap, max_tso_header: 0, report, is_named: false }
     }
 }
 
@@ -98,7 +106,8 @@ impl Qp {
     /// # Errors
     /// `ENOMEM` no QP number is free, or no memory for the requests.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: QpParameters) -> Result<Arc<Self>, Errno> {
-        let QpParameters { kind, pd, role, cap, max_tso_header, report, is_named } = wanted;
+        let QpParameters { qp_type: kind, pd, role, cap, max_tso_header, report, is_named } =
+            wanted;
         let pair = role.pair();
         let (matches, shares) =
             (pair.is_some_and(|p| p.tm.is_some()), pair.is_some_and(|p| p.srq.is_some()));
@@ -144,7 +153,7 @@ impl Qp {
             adapter.free_qp(index);
             Errno::ENOMEM
         })?;
-        let before = Life::unpack(entry.life.load(Ordering::Relaxed));
+        let before = Life::unpack(entry.packed_life.load(Ordering::Relaxed));
         let ordinal = if borrowed.is_some() { 0 } else { adapter.port.next_qp_ordinal() };
         let recv_key = pair.map_or(0, |pair| pair.recv_cq.key());
         // Zeroed slots read as sequence number 0. A look before the first connection, or on a
@@ -157,7 +166,7 @@ impl Qp {
                 adapter: Arc::clone(adapter),
                 index,
                 qpn,
-                kind,
+                qp_type: kind,
                 ordinal,
                 pd,
             },
@@ -184,7 +193,7 @@ impl Qp {
                 awaited: AtomicBool::new(false),
             },
             acks: RingAcks::new(position),
-            marks: ListMarks::default(),
+            list_marks: ListMarks::default(),
             unconnected: Unconnected::default(),
             reports: QpReports { report, events: Events::default() },
             builder: BuilderCell::default(),
@@ -207,7 +216,7 @@ impl Qp {
         let awaits = pair.is_some_and(|p| p.tm.is_some() || p.send_cq.is_armed_at_times());
         qp.entry().awaits_acks.store(u8::from(awaits), Ordering::Relaxed);
         qp.set_state(QpState::Reset);
-        qp.role.hold(kind);
+        qp.role.count_user(kind);
         if is_strict(adapter) {
             qp.requester.lock().become_strict(kind);
         }

@@ -40,7 +40,7 @@ impl Qp {
         self.take_arrivals();
         self.set_state(QpState::Reset);
         self.stop_polling();
-        if self.kind() == QpType::XrcSend {
+        if self.qp_type() == QpType::XrcSend {
             self.adapter().xrc.senders.remove(self);
             self.adapter().xrc.forget_questions(self.qpn());
         }
@@ -50,7 +50,7 @@ impl Qp {
             requester.forget_fetches(self);
             requester.send_last_ack(self);
             requester.reset();
-            if let Some(mut connection) = requester.set_host_connection(None, self.kind()) {
+            if let Some(mut connection) = requester.set_host_connection(None, self.qp_type()) {
                 self.adapter().wire.forget_connection(self.index(), &mut connection);
                 self.count_wire_user(false);
             }
@@ -74,11 +74,11 @@ impl Qp {
             // Receives of tag matching belong to all QPs of the shared queue. They still complete,
             // and reports to software remain.
             drop_fetches(self, tm, own);
-            pair.send_cq.forget(self.qpn(), true);
+            pair.send_cq.drop_completions(self.qpn(), true);
             return;
         }
-        pair.send_cq.forget(self.qpn(), false);
-        pair.recv_cq.forget(self.qpn(), false);
+        pair.send_cq.drop_completions(self.qpn(), false);
+        pair.recv_cq.drop_completions(self.qpn(), false);
     }
 
     /// Removes the QP from all lists, and frees its number.
@@ -88,7 +88,7 @@ impl Qp {
         let next = self.responder.lock().position();
         self.publish_life(&self.life.incarnation.lock(), Life::NONE);
         self.entry().ring_base.store(next, Ordering::Relaxed);
-        self.role.release(self.kind());
+        self.role.release(self.qp_type());
         self.release_memory();
         self.adapter().free_qp(self.index());
     }

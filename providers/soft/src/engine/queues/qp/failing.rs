@@ -17,7 +17,7 @@ impl Qp {
     /// `handle_broken_sends`.
     #[cold]
     pub(in crate::engine) fn stop_sending(&self, fatally: bool) -> bool {
-        if fatally || self.kind().is_reliable() {
+        if fatally || self.qp_type().is_reliable() {
             return self.fail();
         }
         let stops = |now| matches!(now, QpState::Rts | QpState::Sqd);
@@ -66,7 +66,7 @@ impl Qp {
     pub(crate) fn flush_all(&self) {
         self.flush_sends();
         self.flush_receives();
-        if self.srq().is_some() || self.kind() == QpType::XrcRecv {
+        if self.srq().is_some() || self.qp_type() == QpType::XrcRecv {
             self.event(IBV_EVENT_QP_LAST_WQE_REACHED);
         }
     }

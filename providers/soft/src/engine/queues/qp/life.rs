@@ -5,7 +5,7 @@
 use soft_local::shm::layout::Life;
 use soft_semantics::state::QpState;
 
-/// The shared value of `state`; `down` says that the port is down.
+/// The shared value of `state`; `is_down` says that the port is down.
 pub(crate) const fn to_shared(state: QpState, down: bool) -> u8 {
     match state {
         QpState::Reset => Life::RESET,
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn peers_read_the_state_whether_the_port_is_up_or_not_and_are_served_only_if_it_is() {
-        let life = |state| Life { state, kind: 2, generation: 0, dest_qpn: 7 };
+        let life = |state| Life { state, qp_type: 2, generation: 0, dest_qpn: 7 };
         for state in STATES {
             let (up, down) = (to_shared(state, false), to_shared(state, true));
             assert_eq!(from_shared(up), Some(state));

@@ -31,7 +31,7 @@ impl Qp {
 
     #[inline]
     pub(crate) fn has_outstanding(&self) -> bool {
-        self.marks.has_outstanding()
+        self.list_marks.has_outstanding()
     }
 
     /// Whether a request may be outstanding that preceded the event seen by the caller. An
@@ -51,7 +51,7 @@ impl Qp {
     #[inline]
     pub(crate) fn sends_outstanding(&self, any: bool) {
         // A QP with outstanding requests was listed when the flag was set: see `stays_listed`.
-        if self.marks.has_outstanding() != any {
+        if self.list_marks.has_outstanding() != any {
             self.change_outstanding(any);
         }
     }
@@ -59,14 +59,14 @@ impl Qp {
     #[inline(never)]
     fn change_outstanding(&self, any: bool) {
         if any {
-            if self.marks.begin_outstanding() {
+            if self.list_marks.begin_outstanding() {
                 self.list_sender();
             }
             if let Some(own) = self.own_tagging() {
                 self.list_with_receives(own);
             }
         } else {
-            self.marks.end_outstanding();
+            self.list_marks.end_outstanding();
         }
     }
 
@@ -97,13 +97,13 @@ impl Qp {
             {
                 own.listing_mark()
             }
-            _ => self.marks.sender(),
+            _ => self.list_marks.sender(),
         }
     }
 
     /// Whether `cq` must keep this QP listed. If not, the QP is unlisted from now on.
     pub(crate) fn stays_listed(&self, cq: &Cq) -> bool {
-        self.marks.stays_listed(self.listed_with(cq))
+        self.list_marks.stays_listed(self.listed_with(cq))
     }
 
     pub(crate) fn unlist_sender(&self, cq: &Cq) {
@@ -111,10 +111,10 @@ impl Qp {
     }
 
     pub(crate) fn list_receiver(&self, on: bool) {
-        self.marks.set_receiver(on);
+        self.list_marks.set_receiver(on);
     }
 
     pub(crate) fn is_listed_receiver(&self) -> bool {
-        self.marks.is_receiver()
+        self.list_marks.is_receiver()
     }
 }

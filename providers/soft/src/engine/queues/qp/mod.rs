@@ -96,7 +96,7 @@ pub(crate) struct Qp {
     responder: HalfLock<Responder>,
     receives: PostedReceives,
     acks: RingAcks,
-    marks: ListMarks,
+    list_marks: ListMarks,
     unconnected: Unconnected,
     reports: QpReports,
     /// Requests under construction by ibv_wr_start(3) and related functions.
@@ -111,7 +111,7 @@ struct QpIdentity {
     /// Index in the table of this process.
     index: usize,
     qpn: u32,
-    kind: QpType,
+    qp_type: QpType,
     /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
     /// the library.
     ordinal: u32,
@@ -150,8 +150,8 @@ impl Qp {
     }
 
     #[inline]
-    pub(crate) const fn kind(&self) -> QpType {
-        self.identity.kind
+    pub(crate) const fn qp_type(&self) -> QpType {
+        self.identity.qp_type
     }
 
     /// Ordinal among the QPs that the application created in this process, from 1; 0 for a QP of
@@ -213,8 +213,8 @@ impl Qp {
 
     /// Which lists contain this QP.
     #[inline]
-    pub(crate) const fn marks(&self) -> &ListMarks {
-        &self.marks
+    pub(crate) const fn list_marks(&self) -> &ListMarks {
+        &self.list_marks
     }
 
     /// Attributes of a QP without a connection.
@@ -328,7 +328,7 @@ impl std::fmt::Debug for Qp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Qp")
             .field("qpn", &self.qpn())
-            .field("kind", &self.kind())
+            .field("kind", &self.qp_type())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
@@ -538,7 +538,7 @@ pub(crate) struct Requester {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct MessageProgress {
     pub(in crate::engine) total: usize,
-    pub(in crate::engine) done: usize,
+    pub(in crate::engine) bytes_done: usize,
 }
 
 /// The responder's memory from one piece to the next.

@@ -43,7 +43,7 @@ impl Qp {
     #[inline]
     pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
         match self.srq() {
-            Some(srq) => srq.take(to),
+            Some(srq) => srq.take_receive(to),
             None => self.receives.queue.lock().take(to),
         }
     }

@@ -46,7 +46,7 @@ impl Requester {
         if self.sends.queue.wants_care() {
             self.check_capacity_and_faults(qp, request, list)?;
         }
-        let len = self.check(qp.kind(), request, list)?;
+        let len = self.check(qp.qp_type(), request, list)?;
         let n = self.sends.queue.push(request, list, len);
         probes::post_send(request.wr_id, request.opcode, len, qp);
         if matches!(state, QpState::Err | QpState::Sqe) {
@@ -71,7 +71,7 @@ impl Requester {
 
     /// Whether a request goes to another host. A system call should then carry the whole list.
     fn goes_to_other_host(&self, request: &Request) -> bool {
-        self.wire.gathers() || request.to.elsewhere
+        self.wire.gathers() || request.destination.elsewhere
     }
 
     /// Checks before a request is queued into a full queue, or into a queue with fault rules.
@@ -97,7 +97,7 @@ impl Requester {
         if self.wire.fault_schedule().is_some() {
             // Fault rules do not count refused requests. They count flushed requests, because the
             // time of a change to ERR is not deterministic.
-            self.check(qp.kind(), request, list)?;
+            self.check(qp.qp_type(), request, list)?;
             self.count_for_faults(request.opcode);
         }
         Ok(())
@@ -116,11 +116,11 @@ impl Requester {
     fn issue_gathered(&mut self, qp: &Qp) {
         if qp.state() == QpState::Rts && self.sends.failure.is_working() {
             self.issue_waiting(qp);
-            if qp.kind() == QpType::Ud {
+            if qp.qp_type() == QpType::Ud {
                 // The application may reuse its buffers after the post of the list, so datagrams
                 // that still wait are copied now.
                 for n in self.sends.queue.issued..self.sends.queue.posted {
-                    if !self.sends.queue.entry(n).has(IBV_SEND_INLINE) {
+                    if !self.sends.queue.entry(n).has_flag(IBV_SEND_INLINE) {
                         crate::engine::datagram::ud::copy_waiting(self, qp, n);
                     }
                 }
@@ -170,7 +170,7 @@ impl Requester {
     fn prepare_to_wait(&mut self, qp: &Qp, request: &Request, n: u64) {
         if request.flags & IBV_SEND_INLINE != 0 {
             self.sends.keep_inline(n);
-        } else if qp.kind() == QpType::Ud && !self.sends.gathering {
+        } else if qp.qp_type() == QpType::Ud && !self.sends.gathering {
             crate::engine::datagram::ud::copy_waiting(self, qp, n);
         }
         if request.opcode == IBV_WR_TSO {
@@ -185,7 +185,9 @@ impl Requester {
     /// wakes the process or, if none is due, the service thread looks again.
     #[cold]
     pub(in crate::engine) fn wait_for_acks(&mut self, qp: &Qp) {
-        if qp.kind().is_connected() && qp.state() == QpState::Rts && self.sends.failure.is_working()
+        if qp.qp_type().is_connected()
+            && qp.state() == QpState::Rts
+            && self.sends.failure.is_working()
         {
             qp.await_acks();
             if self.ring.acked == self.ring.next {

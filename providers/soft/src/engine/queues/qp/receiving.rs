@@ -8,9 +8,9 @@
 //!   service thread by `serve_rest` and `serve_once`.
 //! - Locks, outer first: `attributes` > `responder` > `requester` > `receives`, `incarnation`. The
 //!   locks of queues and wires: docs/design/locking-soft.md.
-//! - Mirrors: the life word of the table entry mirrors state and incarnation for peers. `marks`
-//!   mirror the requester (`listing`), `acks` the responder. `PostedReceives::awaited` pairs with
-//!   the lock of its `queue` (`posted_receives`).
+//! - Mirrors: the life word of the table entry mirrors state and incarnation for peers.
+//!   `list_marks` mirror the requester (`listing`), `acks` the responder. `PostedReceives::awaited`
+//!   pairs with the lock of its `queue` (`posted_receives`).
 //! - Fields: `qp/mod.rs`.
 #![forbid(unsafe_code)]
 
@@ -39,7 +39,7 @@ impl Qp {
     /// asks for its home QP.
     #[inline]
     pub(crate) fn is_xrc_receiver_valid(&self) -> bool {
-        self.kind() != QpType::XrcRecv || self.has_user()
+        self.qp_type() != QpType::XrcRecv || self.has_user()
     }
 
     fn has_user(&self) -> bool {

@@ -61,9 +61,9 @@ impl SendRequests {
     #[inline]
     pub(crate) fn ranges_into(&mut self, ranges: &mut Ranges, qp: &Qp, n: u64, need: u32) -> bool {
         let entry = self.queue.entry(n);
-        let kept = entry.kept;
-        if !entry.has(IBV_SEND_INLINE) {
-            let pd = if entry.own { qp.receive_pd() } else { qp.pd() };
+        let kept = entry.inline_is_copied;
+        if !entry.has_flag(IBV_SEND_INLINE) {
+            let pd = if entry.is_tag_operation { qp.receive_pd() } else { qp.pd() };
             return qp.adapter().regions.resolve_into(ranges, pd, self.queue.list(n), need);
         }
         if kept {

@@ -61,7 +61,7 @@ impl Role {
     }
 
     /// Counts this QP as a user of its objects, which must outlive it.
-    pub(in crate::engine) fn hold(&self, kind: QpType) {
+    pub(in crate::engine) fn count_user(&self, kind: QpType) {
         match self {
             Self::Pair(pair) => {
                 pair.send_cq.users.fetch_add(1, Ordering::AcqRel);
@@ -83,7 +83,7 @@ impl Role {
         }
     }
 
-    /// Ends the uses counted by `hold`.
+    /// Ends the uses counted by `count_user`.
     pub(in crate::engine) fn release(&self, kind: QpType) {
         match self {
             Self::Pair(pair) => {

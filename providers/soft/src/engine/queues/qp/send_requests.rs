@@ -68,10 +68,10 @@ impl SendRequests {
     }
 
     /// Forgets all posted requests (change to RESET).
-    pub(in crate::engine) fn forget(&mut self) {
-        self.queue.forget();
+    pub(in crate::engine) fn clear(&mut self) {
+        self.queue.clear();
         if let Some(unpolled) = &mut self.unpolled {
-            unpolled.forget();
+            unpolled.clear();
         }
         self.failure.resume();
         self.drain_awaited = false;
@@ -86,7 +86,7 @@ impl SendRequests {
         let to = self.queue.inline_mut(n);
         debug_assert!(len <= to.len());
         let _own = ranges.gather_bytes(0, to.get_mut(..len).unwrap_or_default());
-        self.queue.entry(n).kept = true;
+        self.queue.entry(n).inline_is_copied = true;
     }
 
     /// The kept inline data of request `n`.

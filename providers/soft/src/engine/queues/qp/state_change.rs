@@ -52,10 +52,10 @@ impl Qp {
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
         probes::qp_state(self.qpn(), state as u8, dest_qpn);
-        if before && !self.is_receiving() && self.kind().is_connected() {
+        if before && !self.is_receiving() && self.qp_type().is_connected() {
             // Requests of the remote QP are not acknowledged from now on; its timeout must begin.
             self.adapter().wake_owner_of(dest_qpn);
-            if self.kind() == QpType::XrcRecv
+            if self.qp_type() == QpType::XrcRecv
                 && dest_qpn == OTHER_HOST
                 && self.as_stand_in().is_none()
             {
@@ -76,7 +76,7 @@ impl Qp {
         self.publish_life(&incarnation, to_shared(self.state(), down));
         let dest_qpn = incarnation.dest_qpn;
         drop(incarnation);
-        if down && self.kind().is_connected() {
+        if down && self.qp_type().is_connected() {
             // As for a QP that stops receiving.
             self.adapter().wake_owner_of(dest_qpn);
         }
@@ -85,12 +85,12 @@ impl Qp {
     pub(in crate::engine) fn publish_life(&self, incarnation: &Incarnation, state: u8) {
         let life = Life {
             state,
-            kind: self.kind() as u8,
+            qp_type: self.qp_type() as u8,
             generation: incarnation.generation,
             dest_qpn: incarnation.dest_qpn,
         };
         // Release pairs with the Acquire loads in `Link`: a peer that reads the life also reads
         // ring base and rights of this incarnation.
-        self.entry().life.store(life.pack(), Ordering::Release);
+        self.entry().packed_life.store(life.pack(), Ordering::Release);
     }
 }

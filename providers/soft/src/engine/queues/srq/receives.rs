@@ -77,7 +77,7 @@ impl Srq {
             domain.store(&srq.entry().domain);
             // Release pairs with the Acquire in `domain_of_srq`: the domain is visible with the
             // queue.
-            srq.entry().life.store(1 << 32 | u64::from(srq.pd), Ordering::Release);
+            srq.entry().packed_life.store(1 << 32 | u64::from(srq.pd), Ordering::Release);
         }
         Ok(srq)
     }
@@ -89,7 +89,7 @@ impl Srq {
 
     /// Removes the queue, and frees its number.
     pub(crate) fn retire(&self) {
-        self.entry().life.store(0, Ordering::Release);
+        self.entry().packed_life.store(0, Ordering::Release);
         self.retired.store(true, Ordering::Release);
         if self.domain.is_some() {
             self.adapter.quiesce_xrc();
@@ -127,7 +127,7 @@ impl Srq {
 
     /// Takes the oldest receive into `to`. Sends the limit event when the count falls below the
     /// limit.
-    pub(crate) fn take(&self, to: &mut Receive) -> bool {
+    pub(crate) fn take_receive(&self, to: &mut Receive) -> bool {
         let mut limited = self.queue.lock();
         match limited.returned.pop() {
             Some(receive) => *to = receive,

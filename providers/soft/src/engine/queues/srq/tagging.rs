@@ -29,7 +29,7 @@ pub(crate) struct TagOperation<'a> {
     pub(crate) wr_id: u64,
     pub(crate) signaled: bool,
     /// Number of unexpected messages that software has handled, if given.
-    pub(crate) seen: Option<u32>,
+    pub(crate) unexpected_handled: Option<u32>,
     pub(crate) action: TagAction<'a>,
 }
 
@@ -74,7 +74,7 @@ impl TagMatching {
             TagAction::Add { .. } if tags.list.is_full() => return Err(Errno::ENOMEM),
             _ => {}
         }
-        if let Some(seen) = operation.seen {
+        if let Some(seen) = operation.unexpected_handled {
             tags.list.sync(seen);
         }
         let (opcode, status, handle) = match operation.action {

@@ -128,7 +128,7 @@ impl Wq {
                 self.adapter.datagrams.wait_for_deliveries();
                 let mut receive = Receive::default();
                 while self.queue.lock().take(&mut receive) {}
-                self.cq.forget(self.number, false);
+                self.cq.drop_completions(self.number, false);
             }
             (IBV_WQS_RESET | IBV_WQS_RDY, IBV_WQS_RDY) => {
                 self.state.store(to as u8, Ordering::Release);
@@ -172,7 +172,7 @@ impl Wq {
     pub(crate) fn retire(&self) {
         self.state.store(IBV_WQS_RESET as u8, Ordering::Release);
         self.adapter.datagrams.wait_for_deliveries();
-        self.cq.forget(self.number, false);
+        self.cq.drop_completions(self.number, false);
         self.cq.count_datagram_user(false);
         self.cq.users.fetch_sub(1, Ordering::AcqRel);
         self.adapter.registry.work_queues().give_back();
