@@ -29,6 +29,15 @@ pub struct Program {
 }
 
 impl Program {
+    /// The program of [`PROGRAMS`] with this name.
+    ///
+    /// # Errors
+    /// The list has no such program.
+    pub fn named(name: &str) -> Result<&'static Self, String> {
+        let found = PROGRAMS.iter().find(|program| program.name == name);
+        found.ok_or_else(|| format!("{name} is not in the list of C programs"))
+    }
+
     /// The file with its `main`.
     #[must_use]
     pub fn source(&self) -> PathBuf {

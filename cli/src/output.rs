@@ -26,6 +26,12 @@ pub(crate) fn finish_printing(written: std::io::Result<()>) -> crate::Result<Exi
     }
 }
 
+/// Text of another process or machine, with `?` for each control character: a terminal would obey
+/// it.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 /// Fails if `file` cannot be written, so that a program does not run for a result that is lost.
 ///
 /// # Errors
@@ -45,6 +51,11 @@ pub(crate) fn check_writable(file: &Path) -> crate::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn printable_text_has_nothing_that_a_terminal_obeys() {
+        assert_eq!(printable("a\x1b[2Jb\n\u{9b}c"), "a?[2Jb??c");
+    }
 
     #[test]
     fn a_file_in_a_folder_that_does_not_exist_cannot_be_written() {

@@ -1,6 +1,7 @@
 //! What `/proc` says about processes of this PID namespace: their numbers, open files, environments
 //! and namespaces (proc(5)). A process may end at any time, so an absent file is no error.
 
+use crate::output;
 use rustix::process::{getegid, geteuid};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -37,12 +38,7 @@ pub(crate) fn user(process: u32) -> Option<u32> {
 /// The name of the process, without letters that change what a terminal shows.
 pub(crate) fn command(process: u32) -> String {
     let command = fs::read(folder(process).join("comm")).unwrap_or_default();
-    printable(String::from_utf8_lossy(&command).trim())
-}
-
-/// Without letters that change what a terminal shows.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().filter(|letter| !letter.is_control()).collect()
+    output::printable(String::from_utf8_lossy(&command).trim())
 }
 
 /// The environment at the start of the process, as `NAME=value` with a zero behind each. Empty if
@@ -141,10 +137,5 @@ mod tests {
         let environment = b"A=1\0FERROVERBS_SOFT_NAMES=x\0FERROVERBS_SOFT_NAME=rxe%d\0";
         assert_eq!(variable(environment, "FERROVERBS_SOFT_NAME"), Some("rxe%d".into()));
         assert_eq!(variable(environment, "FERROVERBS_SOFT"), None);
-    }
-
-    #[test]
-    fn a_name_has_no_letters_that_change_a_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a[2Jb");
     }
 }

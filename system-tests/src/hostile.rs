@@ -2,7 +2,7 @@
 //! `cargo xtask soak --hostile` runs the same for any time.
 
 use crate::{Bench, Checks, ENOUGH, Tally, Tier};
-use ferroverbs_c_tests::PROGRAMS;
+use ferroverbs_c_tests::Program;
 use xtask::hostile::{Attack, AttackReach, HostileRun, Victim};
 use xtask::launch::DataPath;
 use xtask::process::User;
@@ -54,7 +54,7 @@ fn run(
     let camp = HostileRun::new(&bench.paths, bench.prefix()?, &bench.scratch)?;
     // Another one each time: what fails names it.
     let mut seed = u64::from(std::process::id());
-    let random_all = program("random_all")?;
+    let random_all = Program::named("random_all")?;
     let other_user = bench.user.map(|user| User { uid: user.uid - 1, ..user });
     let mut attacks = Vec::new();
     let drawn = format!("{seed} {seconds}");
@@ -64,7 +64,7 @@ fn run(
         attacks.push((Victim::Program(random_all, &drawn), AttackReach::Own, path, None));
     }
     for (&(name, args), path) in BYSTANDERS.iter().zip(DataPath::ALL.iter().cycle()) {
-        attacks.push((Victim::Program(program(name)?, args), AttackReach::Own, *path, None));
+        attacks.push((Victim::Program(Program::named(name)?, args), AttackReach::Own, *path, None));
     }
     if other_user.is_some() {
         attacks.push((Victim::AttackedPair, AttackReach::Own, DataPath::Default, other_user));
@@ -92,9 +92,4 @@ fn run(
         tally.record(&attack.name(), stood.map(drop));
     }
     Ok(())
-}
-
-fn program(name: &str) -> crate::Result<&'static ferroverbs_c_tests::Program> {
-    let found = PROGRAMS.iter().find(|p| p.name == name);
-    found.ok_or_else(|| format!("{name} is not in the list of C programs"))
 }

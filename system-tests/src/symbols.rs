@@ -5,7 +5,7 @@ mod probes;
 
 use super::checks::cargo;
 use crate::{Bench, Checks, Load, Tally};
-use ferroverbs_c_tests::PROGRAMS;
+use ferroverbs_c_tests::Program;
 use ferroverbs_c_tests::release::RELEASES;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -71,7 +71,7 @@ fn by_gnu_ld(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let (ours, staged) = (read_dynamic(&ours), read_dynamic(&staged));
     let same = missing(&staged, &ours, true).and_then(|()| missing(&ours, &staged, true));
     tally.record("the symbols of the library by GNU ld", same);
-    let names = PROGRAMS.iter().find(|program| program.name == "names").ok_or("no such program")?;
+    let names = Program::named("names")?;
     let job = Job::new(bench.program(names)?).env("LD_LIBRARY_PATH", &folder);
     let done = job.env("LD_BIND_NOW", "1").run(&bench.scratch, LIMIT)?;
     tally.record(

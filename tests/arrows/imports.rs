@@ -81,8 +81,8 @@ impl Imports {
                         Some((_, items)) => self.add(here, file, items.clone(), &own),
                         None => {
                             let beside = folder.join(format!("{name}.rs"));
-                            let elsewhere = said_path(&inner.attrs).map(|output| {
-                                self.files[file].parent().expect("a folder").join(output)
+                            let elsewhere = path_attribute(&inner.attrs).map(|path| {
+                                self.files[file].parent().expect("a folder").join(path)
                             });
                             let path = elsewhere.unwrap_or_else(|| {
                                 if beside.exists() { beside } else { own.join("mod.rs") }
@@ -172,14 +172,14 @@ impl Imports {
 
     /// Notes whom the code of a module imports from.
     fn follow(&mut self, here: usize) {
-        let mut output = PathsInCode::default();
+        let mut code = PathsInCode::default();
         for item in &self.modules[here].items {
             if !matches!(item, Item::Mod(_)) {
-                output.visit_item(item);
+                code.visit_item(item);
             }
         }
         let file = self.modules[here].file;
-        for path in output.paths {
+        for path in code.paths {
             if let Some(target) = self.target(here, &path, 0).filter(|target| *target != file) {
                 self.arrows.entry((file, target)).or_default().insert(path.join("::"));
             }
@@ -335,9 +335,9 @@ pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
 }
 
 /// The file in an attribute `path`.
-fn said_path(attributes: &[Attribute]) -> Option<String> {
+fn path_attribute(attributes: &[Attribute]) -> Option<String> {
     attributes.iter().find_map(|attribute| match &attribute.meta {
-        syn::Meta::NameValue(output) if output.path.is_ident("path") => match &output.value {
+        syn::Meta::NameValue(pair) if pair.path.is_ident("path") => match &pair.value {
             syn::Expr::Lit(literal) => match &literal.lit {
                 syn::Lit::Str(path) => Some(path.value()),
                 _ => None,

@@ -216,18 +216,16 @@ fn is_test(file: &str, lines: &[&str], at: usize) -> bool {
 /// Files of the project, from the repository's top.
 fn sources(root: &Path) -> crate::Result<Vec<PathBuf>> {
     let inner = |path: &Path| path.strip_prefix(root).unwrap_or(path).to_owned();
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let is_hidden = |path: &Path| name(path).starts_with('.');
     let is_skipped = |folder: &Path| {
-        let name = folder.file_name().unwrap_or_default();
-        name == "target"
-            || name.to_string_lossy().starts_with('.')
+        name(folder) == "target"
+            || is_hidden(folder)
             || SKIPPED.iter().any(|skipped| inner(folder).starts_with(skipped))
     };
     let all = below_except(root, &is_skipped)?;
     let own = all.iter().filter(|file| ends_in(file, &ENDINGS));
-    let is_hidden = |file: &PathBuf| {
-        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'))
-    };
-    Ok(own.map(|file| inner(file)).filter(|file| !is_hidden(file)).collect())
+    Ok(own.filter(|file| !is_hidden(file)).map(|file| inner(file)).collect())
 }
 
 /// The places that cite a clause.

@@ -435,7 +435,7 @@ impl Demo {
     /// Random mixes of every operation with every byte checked, on the usual data path and without
     /// cross-memory attach.
     fn data(&mut self, paths: &Paths) {
-        let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "random_ops");
+        let program = ferroverbs_c_tests::Program::named("random_ops");
         for path in [DataPath::Default, DataPath::Off] {
             let what = format!("random operations checked, {}", path.name());
             if self.give_up(&what) {
@@ -445,7 +445,7 @@ impl Demo {
             let over = LaunchSettings::new(&paths.stage(), &paths.target)
                 .path(path, &paths.target.join("no-launcher-needed"));
             let result = program
-                .ok_or_else(|| "random_ops is not in the list of C programs".to_string())
+                .clone()
                 .and_then(|p| {
                     ferroverbs_c_tests::compile(p, self.scratch.path()).map_err(|e| e.to_string())
                 })

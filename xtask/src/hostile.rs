@@ -270,8 +270,7 @@ pub fn soak(
     let camp = HostileRun::new(paths, &stage, scratch)?;
     let end = Instant::now() + Duration::from_secs(minutes.saturating_mul(60));
     let (mut runs, mut hung, mut failed) = (0u32, 0u32, Vec::new());
-    let random_all = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "random_all");
-    let random_all = random_all.ok_or("random_all is not in the list of C programs")?;
+    let random_all = Program::named("random_all")?;
     for seed in first.. {
         let kind = u64::from(runs) / DataPath::ALL.len() as u64 % 3;
         let path = DataPath::ALL[runs as usize % DataPath::ALL.len()];

@@ -52,8 +52,7 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
     if args.hosts {
         return hosts::soak(&paths, &progress, &scratch, minutes, first);
     }
-    let program = ferroverbs_c_tests::PROGRAMS.iter().find(|p| p.name == "random_all");
-    let program = program.ok_or("random_all is not in the list of C programs")?;
+    let program = ferroverbs_c_tests::Program::named("random_all")?;
     let exe =
         ferroverbs_c_tests::compile(program, scratch.path()).map_err(|error| error.to_string())?;
     let launcher = ferroverbs_c_tests::compile_without_cma(scratch.path())

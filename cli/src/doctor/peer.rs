@@ -314,11 +314,11 @@ fn open_port(port: u16) -> String {
 
 /// Checks that both machines have a GID for this path, and names the indices.
 fn gids(ours: &Value, theirs: &Value) -> Check {
-    let address = |side: &Value| side["address"].as_str().map(printable).unwrap_or_default();
+    let address = |side: &Value| side["address"].as_str().map(beginning).unwrap_or_default();
     // The entry to use, or the address that no entry has.
     let entry = |side: &Value| -> Option<Result<String, String>> {
         let all = side["gids"].as_array()?;
-        let all: Vec<String> = all.iter().filter_map(Value::as_str).map(printable).collect();
+        let all: Vec<String> = all.iter().filter_map(Value::as_str).map(beginning).collect();
         Some(match side["devices"].as_u64()? {
             _ if !all.is_empty() => Ok(all.join(" or ")),
             // The software device has an entry for each address. Older releases do not send the
@@ -351,9 +351,9 @@ fn gids(ours: &Value, theirs: &Value) -> Check {
     }
 }
 
-/// Text from another machine, without control characters that a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(100).collect()
+/// The beginning of a text from another machine.
+fn beginning(text: &str) -> String {
+    crate::output::printable(text).chars().take(100).collect()
 }
 
 fn mtu(there: SocketAddr, answer: &Value, id: &str) -> Check {

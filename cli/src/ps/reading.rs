@@ -4,6 +4,7 @@
 //! (`soft_local::fabric`). `soft_local::names` has the names of these files. A process has all of
 //! them open, so the process does not take part.
 
+use crate::output;
 use crate::processes::{self, Identity};
 use crate::settings;
 use soft_local::names::{self, CONTEXT_MAGIC};
@@ -133,7 +134,7 @@ impl OpenFiles {
         let name = |device: &u64| names.name(usize::try_from(*device).unwrap_or_default());
         let fabric =
             self.slots.as_ref().zip(self.folder.as_ref()).map(|((identity, _), folder)| Fabric {
-                path: processes::printable(&folder.to_string_lossy()),
+                path: output::printable(&folder.to_string_lossy()),
                 identity: *identity,
             });
         SoftProcess {

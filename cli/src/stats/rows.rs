@@ -1,5 +1,6 @@
 //! Builds the tables of `ferroverbs stats` and `ferroverbs top` from counters.
 
+use crate::output::printable;
 use layer_records::histogram::Histogram;
 use layer_records::names;
 use layer_records::stats::{Counter, Entry, EntryKind, Stats};
@@ -145,12 +146,6 @@ fn describe(entry: &Entry) -> String {
         EntryKind::Cq => format!("{:#x} of {about}{gone}", entry.id),
         EntryKind::Mr => format!("{:#x} {}{gone}", entry.id, bytes(length)),
     }
-}
-
-/// The text without control characters. Any process of the user may have written the file, and a
-/// terminal would obey control characters.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// The lines of a table, with a header. `rates` marks the counters as values per second.
@@ -307,10 +302,5 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let lines = [vec!["a".into(), "1".into()], vec!["long".into(), "100".into()]];
         assert_eq!(aligned(&lines, |column| column == 0), ["a       1", "long  100"]);
-    }
-
-    #[test]
-    fn what_a_terminal_would_obey_is_not_printable() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a?[2Jb?");
     }
 }

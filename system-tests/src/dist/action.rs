@@ -23,10 +23,10 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally, wheel: &Path) -> crate::Re
         (["true", "FERROVERBS_SOFT=2\nLD_PRELOAD=x"], "LD_PRELOAD=x"),
         (["yes", ""], "library-path is 'yes'"),
     ];
-    for ([library_path, settings], output) in refused {
+    for ([library_path, settings], message) in refused {
         let done = runner.set_up(&wheel, library_path, settings)?;
-        let is_refused = done.end == ExitReason::Exited(2) && done.stderr.contains(output);
-        let name = format!("action: an input is refused ({output})");
+        let is_refused = done.end == ExitReason::Exited(2) && done.stderr.contains(message);
+        let name = format!("action: an input is refused ({message})");
         tally.record(&name, is_refused.then_some(()).ok_or_else(|| done.report("install.sh")));
     }
     Ok(())

@@ -20,7 +20,7 @@ pub(super) fn symbols(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> cr
     for library in ["libibverbs", "librdmacm"] {
         let name = format!("{library}1-ferroverbs");
         let folder = unpack_one(bench, files, &format!("{name}_"), ".deb")?;
-        let output = declared(&folder, &format!("{library}.so.1 "))?;
+        let listed = declared(&folder, &format!("{library}.so.1 "))?;
         let shared = below(&folder)?
             .into_iter()
             .find(|file| file.ends_with(format!("{library}.so.1")))
@@ -31,9 +31,9 @@ pub(super) fn symbols(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> cr
         let names = table.lines().filter_map(|line| line.split(' ').next());
         let defined: BTreeSet<_> =
             names.filter(|name| name.contains('@')).map(|name| name.replace("@@", "@")).collect();
-        let differing: Vec<_> = output.symmetric_difference(&defined).take(9).collect();
-        let is_same = differing.is_empty() && output.len() > 50;
-        let why = || format!("{} and {}: {differing:?}", output.len(), defined.len());
+        let differing: Vec<_> = listed.symmetric_difference(&defined).take(9).collect();
+        let is_same = differing.is_empty() && listed.len() > 50;
+        let why = || format!("{} and {}: {differing:?}", listed.len(), defined.len());
         tally.record(
             &format!("{name} declares the symbols of its library"),
             is_same.then_some(()).ok_or_else(why),

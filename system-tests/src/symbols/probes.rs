@@ -3,6 +3,7 @@
 
 use super::{LIMIT, readelf_with};
 use crate::{Bench, Tally};
+use ferroverbs_c_tests::Program;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use xtask::files::read;
@@ -130,7 +131,7 @@ fn fires(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let fabric = bench.private_folder("fabric")?;
     let over =
         LaunchSettings::new(bench.prefix()?, &bench.paths.target).fabric(&fabric).user(bench.user);
-    let program: PathBuf = bench.program(program_with_qp()?)?;
+    let program: PathBuf = bench.program(Program::named("modify_qp")?)?;
     let commands = [
         "set confirm off",
         "set debuginfod enabled off",
@@ -155,11 +156,6 @@ fn fires(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let is_right = done.stdout.contains("arguments 3, state 1");
     tally.record(name, is_right.then_some(()).ok_or_else(|| done.report("gdb")));
     Ok(())
-}
-
-fn program_with_qp() -> crate::Result<&'static ferroverbs_c_tests::Program> {
-    let wanted = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == "modify_qp");
-    wanted.ok_or_else(|| "no such program".into())
 }
 
 #[cfg(test)]

@@ -38,8 +38,7 @@ pub(super) fn soak(
 ) -> crate::Result<ExitCode> {
     let hosts = Namespaces::new()?;
     let compiled = |name: &str| {
-        let program = ferroverbs_c_tests::PROGRAMS.iter().find(|program| program.name == name);
-        let program = program.ok_or_else(|| format!("{name} is not in the list of C programs"))?;
+        let program = ferroverbs_c_tests::Program::named(name)?;
         ferroverbs_c_tests::compile(program, scratch.path()).map_err(|e| e.to_string())
     };
     let programs = [compiled("random_ops")?, compiled("random_all")?];

@@ -93,10 +93,9 @@ fn mapped<'a>(map: &Value, named: &dyn Fn(&str) -> Option<&'a Vec<Value>>) -> (R
             RuleMatch::No => {}
             RuleMatch::Perhaps => return unknown,
             RuleMatch::Yes => {
-                let verdict_entry =
-                    pair[1].as_object().and_then(|verdict_entry| verdict_entry.iter().next());
-                let verdict_entry = verdict_entry.and_then(|(key, value)| verdict(key, value));
-                return verdict_entry.map_or(unknown, |verdict| (RuleMatch::Yes, verdict));
+                let statement = pair[1].as_object().and_then(|all| all.iter().next());
+                let found = statement.and_then(|(key, value)| verdict(key, value));
+                return found.map_or(unknown, |found| (RuleMatch::Yes, found));
             }
         }
     }
