@@ -145,7 +145,7 @@ pub(crate) fn set_variables(command: &mut Command, options: Variables<'_>) -> cr
     };
     let before = std::env::var_os(variable);
     command.env(variable, prepend_to_list(first.as_os_str(), before.as_deref()));
-    Ok(())
+    settings::check_emulated(command)
 }
 
 /// `FERROVERBS_LAYERS` with `layer` in front of the layers that the environment names.

@@ -4,8 +4,8 @@
 use crate::{Bench, Checks, Load, Tally};
 use std::path::Path;
 use std::time::Duration;
-use xtask::launch::DataPath;
-use xtask::process::Job;
+use xtask::launch::{DataPath, LaunchSettings};
+use xtask::process::{self, Job};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -78,6 +78,12 @@ fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     }
     tally.record("a plugin in C, by the header for plugins", plugin(bench));
     tally.record("a plugin in C that plays the kernel for libefa", vendor(bench));
+    let name = "a provider that only the dynamic loader finds";
+    if process::is_root() {
+        tally.record(name, provider_of_loader(bench));
+    } else {
+        tally.skip(name, "only root can hide the provider of the system");
+    }
     tally.record("what libmlx5 writes and reads", crate::libmlx5::formats(bench));
     Ok(())
 }
@@ -142,6 +148,25 @@ fn vendor(bench: &Bench) -> Result<(), String> {
     } else {
         Err(done.report("the program without a provider"))
     }
+}
+
+/// `ferroverbs run --emulate` takes a provider that only the dynamic loader finds, and names the
+/// package of a provider that is missing.
+fn provider_of_loader(bench: &Bench) -> Result<(), String> {
+    let text = "
+        folder=$(dirname \"$(ls /usr/lib/*/libibverbs/libefa-rdmav*.so | head -n 1)\")
+        mkdir providers; cp \"$folder\"/libefa-rdmav*.so providers
+        mount -t tmpfs none \"$folder\"
+        status=0; \"$1\" run --no-tree --emulate efa -- true 2>told || status=$?
+        test $status = 2; cat told
+        LD_LIBRARY_PATH=$PWD/providers \"$1\" run --no-tree --emulate efa -- ibv_devices";
+    let fabric = bench.scratch.folder("fabric", 0o700)?;
+    // As root, who may mount.
+    let launch = LaunchSettings::new(bench.prefix()?, &bench.paths.target).fabric(&fabric);
+    let job = launch.job("unshare").args(["--mount", "sh", "-ec", text, "sh"]);
+    let job = job.arg(bench.prefix()?.join("bin/ferroverbs"));
+    let done = job.dir(&bench.scratch.folder("provider", 0o755)?).run(&bench.scratch, LIMIT)?;
+    done.expect(&["FERROVERBS_EMULATE=efa: there is no provider", "ibverbs-providers", "efa_0"])
 }
 
 /// Compiles the example of a plugin, in a folder of its own, and lists devices with it.

@@ -30,7 +30,8 @@ impl Machine {
         let interfaces = if is_this { addresses() } else { Vec::new() };
         let links = if is_this { links() } else { Vec::new() };
         let user = geteuid().as_raw();
-        let names = if is_this { tree::announced_names() } else { Ok(Vec::new()) };
+        let names =
+            if is_this { tree::announced_names(&tree::Environment::new()) } else { Ok(Vec::new()) };
         // A library that cannot be loaded is the finding of another check.
         let announced = names.unwrap_or_default();
         Self { root, user, interfaces, links, announced, variables: |name| std::env::var_os(name) }

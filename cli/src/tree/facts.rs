@@ -66,12 +66,13 @@ pub(crate) fn query_devices(environment: &Environment) -> crate::Result<Vec<Devi
     all.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(device).collect()
 }
 
-/// The names of the devices that no kernel has. No device is opened.
+/// The names of the devices that no kernel has, with these changes of the environment. No device is
+/// opened.
 ///
 /// # Errors
 /// As [`query_devices`].
-pub(crate) fn announced_names() -> crate::Result<Vec<String>> {
-    let all = describe(&Environment::new(), &["--names"])?;
+pub(crate) fn announced_names(environment: &Environment) -> crate::Result<Vec<String>> {
+    let all = describe(environment, &["--names"])?;
     let all = all.as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(all.iter().filter_map(|device| text(device, "name")).collect())
 }
