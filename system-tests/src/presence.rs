@@ -9,6 +9,7 @@ mod finders;
 mod interfaces;
 mod listing;
 mod rust;
+mod wheels;
 
 use crate::{Bench, Checks, Fabric, Load, NOBODY, Tally, Tier};
 use std::os::unix::fs::chown;
@@ -40,6 +41,8 @@ pub(super) fn register(checks: &mut Checks) {
     checks.many("for all users", system);
     checks.tier(Tier::Full);
     checks.many("programs of other packages", finders::programs);
+    checks.tier(Tier::Long);
+    checks.many("wheels", wheels::programs);
 }
 
 /// `ferroverbs` with these arguments, as `user`.
