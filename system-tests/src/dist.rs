@@ -2,11 +2,12 @@
 //! and removed without a trace.
 
 mod action;
-mod contents;
+pub(crate) mod contents;
+mod first_steps;
 mod packaging;
 mod wheel;
 
-use crate::{Bench, Checks, Tally};
+use crate::{Bench, Checks, Tally, Tier};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -25,6 +26,8 @@ const BOOTSTRAP: Duration = Duration::from_secs(900);
 
 pub(super) fn register(checks: &mut Checks) {
     checks.many("packages", all).limit(Duration::from_secs(1800));
+    checks.tier(Tier::Full);
+    checks.many("first steps", first_steps::check).limit(Duration::from_secs(1800));
 }
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
@@ -184,7 +187,7 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
         return Ok(());
     }
     packages::ensure(&[packages::CHROOT], &bench.progress)?;
-    let pristine = match debian(bench) {
+    let pristine = match ferroverbs_c_tests::debian::running().and_then(|r| debian(bench, &r)) {
         Ok(folder) => folder,
         Err(reason) => {
             tally.skip(name, &reason);
@@ -235,21 +238,22 @@ fn chroot(bench: &Bench, tally: &mut Tally, files: &[PathBuf]) -> crate::Result<
 /// What the small Debian has besides itself.
 const IN_DEBIAN: &str = "ibverbs-utils,ibverbs-providers,libibverbs-dev,librdmacm-dev,rdmacm-utils";
 
-/// A small Debian with the verbs programs, made once; `Err` holds the reason for its absence.
-fn debian(bench: &Bench) -> Result<PathBuf, String> {
-    let folder = bench.paths.target.join("debian");
+/// A small Debian of a release with the verbs programs, made once; `Err` holds the reason for its
+/// absence.
+fn debian(bench: &Bench, release: &str) -> Result<PathBuf, String> {
+    // The new Debian uses the package sources of this machine.
+    let running = ferroverbs_c_tests::debian::running()?;
+    let name = if release == running { "debian".to_owned() } else { format!("debian-{release}") };
+    let folder = bench.paths.target.join(name);
     let complete = folder.join("complete");
     if fs::read_to_string(&complete).is_ok_and(|with| with == IN_DEBIAN) {
         return Ok(folder);
     }
     let _ = fs::remove_dir_all(&folder);
-    // The new Debian uses the package sources of this machine. Packages fit the release of the
-    // build machine.
-    let running = ferroverbs_c_tests::debian::running()?;
     let format = "$(REPO_URI) $(CODENAME) $(CREATED_BY)";
     let targets = Job::new("apt-get").args(["indextargets", "--format", format]);
     let targets = targets.succeed(&bench.scratch, LIMIT)?;
-    let (uri, suite) = targets
+    let (uri, _) = targets
         .stdout
         .lines()
         .filter_map(|line| {
@@ -267,7 +271,7 @@ fn debian(bench: &Bench) -> Result<PathBuf, String> {
     let done = Job::new("debootstrap")
         .arg("--variant=minbase")
         .arg(format!("--include={IN_DEBIAN}"))
-        .arg(&suite)
+        .arg(release)
         .arg(&folder)
         .arg(&uri)
         .env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
