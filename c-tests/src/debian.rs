@@ -15,15 +15,43 @@ pub const HEADERS: &[&str] = &["libibverbs-dev", "librdmacm-dev", "linux-libc-de
 /// # Errors
 /// The reason why the packages are not available.
 pub fn unpacked(target: &Path, suite: &str, packages: &[&str]) -> Result<PathBuf, String> {
+    unpacked_by(target, suite, None, packages)
+}
+
+/// As [`unpacked`], for packages of another architecture, in Debian's name of it.
+///
+/// # Errors
+/// As [`unpacked`].
+pub fn foreign(
+    target: &Path,
+    suite: &str,
+    architecture: &str,
+    packages: &[&str],
+) -> Result<PathBuf, String> {
+    unpacked_by(target, suite, Some(architecture), packages)
+}
+
+fn unpacked_by(
+    target: &Path,
+    suite: &str,
+    architecture: Option<&str>,
+    packages: &[&str],
+) -> Result<PathBuf, String> {
     let folder = &target.join("tmp/debian/single");
-    let root = folder.join(format!("{suite}-{}", packages.join("-")));
+    let names: Vec<_> = architecture.iter().chain(packages).copied().collect();
+    let root = folder.join(format!("{suite}-{}", names.join("-")));
     if root.is_dir() {
         return Ok(root);
     }
-    let apt = Apt::new(folder, suite)?;
+    let mut apt = Apt::offline(folder, suite)?;
     if root.is_dir() {
         return Ok(root);
     }
+    if let Some(name) = architecture {
+        let options = ["Architecture", "Architectures"].map(|key| format!("APT::{key}={name}"));
+        apt.options.extend(options);
+    }
+    apt.update()?;
     let wanted: Vec<_> = packages.iter().map(|package| format!("{package}/{suite}")).collect();
     unpack(&apt, &wanted, &root)?;
     Ok(root)
@@ -135,7 +163,15 @@ struct Apt {
 }
 
 impl Apt {
+    /// With current package lists.
     fn new(folder: &Path, suite: &str) -> Result<Self, String> {
+        let apt = Self::offline(folder, suite)?;
+        apt.update()?;
+        Ok(apt)
+    }
+
+    /// Without package lists.
+    fn offline(folder: &Path, suite: &str) -> Result<Self, String> {
         if std::env::var_os(FETCH).is_some_and(|value| value == "0") {
             return Err(format!("{FETCH} is 0, so Debian's packages are not fetched"));
         }
@@ -168,8 +204,11 @@ impl Apt {
         let mirror = mirror()?;
         let lines = format!("deb {mirror} {suite} main\ndeb-src {mirror} {suite} main\n");
         fs::write(apt.state.join("sources.list"), lines).map_err(|error| error.to_string())?;
-        apt.get(&apt.state, "update", &[])?;
         Ok(apt)
+    }
+
+    fn update(&self) -> Result<(), String> {
+        self.get(&self.state, "update", &[])
     }
 
     fn folder(&self, name: &str) -> Result<PathBuf, String> {

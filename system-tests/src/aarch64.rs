@@ -4,14 +4,19 @@
 //! and kernels with pages of 64 KiB are common. qemu-user runs programs of aarch64 on the kernel of
 //! this machine, and emulates such pages (`-p 65536`, only before its release 8.0).
 
+mod packages;
+
 use crate::checks::{cargo, verdict};
 use crate::{Bench, Checks, Tally, Tier};
-use ferroverbs_c_tests::release::FETCH;
-use ferroverbs_c_tests::{PROGRAMS, Program, rig_folder, sources};
+use ferroverbs_c_tests::{Program, rig_folder, sources};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use xtask::architecture::{
+    AARCH64_COMPILER as COMPILER, AARCH64_EMULATOR as EMULATOR, AARCH64_LIBRARIES as LIBRARIES,
+    AARCH64_TARGET as TARGET, ensure_aarch64,
+};
 use xtask::packages::find_program;
 use xtask::process::Job;
 use xtask::stage::{PLUGIN, SOFT_DRIVER};
@@ -20,15 +25,6 @@ use xtask::stage::{PLUGIN, SOFT_DRIVER};
 const BUILD_LIMIT: Duration = Duration::from_secs(1200);
 /// The emulator is some twenty times slower than the processor.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
-
-const TARGET: &str = "aarch64-unknown-linux-gnu";
-const COMPILER: &str = "aarch64-linux-gnu-gcc";
-const EMULATOR: &str = "qemu-aarch64";
-/// Where Debian's cross packages have the loader and the C library of aarch64.
-const LIBRARIES: &str = "/usr/aarch64-linux-gnu";
-
-/// The sizes of pages that kernels for aarch64 have and the emulator knows.
-const PAGES: [&str; 2] = ["4096", "65536"];
 
 /// C programs of one process. The emulator has no `process_vm_readv(2)`, which longer messages
 /// between processes use, and loses track of pages of 64 KiB that processes share.
@@ -62,11 +58,12 @@ pub(crate) fn register(checks: &mut Checks) {
     checks.many("cargo check", checked).limit(BUILD_LIMIT);
     checks.many("programs", programs).limit(BUILD_LIMIT);
     checks.many("unit tests", unit_tests).limit(BUILD_LIMIT);
+    checks.many("packages", packages::packages).limit(BUILD_LIMIT);
 }
 
 fn checked(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "cargo check of all crates for aarch64";
-    if let Err(why) = cross_tools(bench) {
+    if let Err(why) = ensure_aarch64(&bench.scratch) {
         tally.skip(name, &why);
         return Ok(());
     }
@@ -80,20 +77,27 @@ fn checked(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 
 /// Each program of [`RUNS`], with pages of both sizes.
 fn programs(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
-    if let Err(why) = cross_tools(bench).and_then(|()| emulator(bench)) {
-        tally.skip("C programs on aarch64", &why);
-        return Ok(());
+    let emulator = ensure_aarch64(&bench.scratch).and_then(|()| emulator(bench));
+    let pages = match emulator {
+        Ok(pages) => pages,
+        Err(why) => {
+            tally.skip("C programs on aarch64", &why);
+            return Ok(());
+        }
+    };
+    if pages == EmulatedPages::Small {
+        tally.skip("C programs with pages of 65536 bytes", NO_LARGE_PAGES);
     }
     let tree = lay_out(bench)?;
     for (name, mode) in RUNS {
-        let program = PROGRAMS.iter().find(|program| program.name == *name);
-        let program = program.ok_or_else(|| format!("no C program is called {name}"))?;
+        let program = Program::named(name)?;
         let file = compile(bench, &tree, program)?;
-        for page in PAGES {
+        for (page, option) in pages.options() {
             let fabric = bench.scratch.folder("aarch64", 0o700)?;
             let folder = fabric.display();
             let done = Job::new(EMULATOR)
-                .args(["-p", page, "-L", LIBRARIES])
+                .args(*option)
+                .args(["-L", LIBRARIES])
                 .args(["-E", &format!("LD_LIBRARY_PATH={}", tree.join("lib").display())])
                 .args(["-E", &format!("FERROVERBS_FABRIC_DIR={folder}")])
                 .args(["-E", "FERROVERBS_SOFT=1"])
@@ -110,7 +114,12 @@ fn programs(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
 /// The unit tests of the crates that deal with pages, with pages of 64 KiB.
 fn unit_tests(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let name = "unit tests with pages of 65536 bytes";
-    if let Err(why) = cross_tools(bench).and_then(|()| emulator(bench)) {
+    let why = match ensure_aarch64(&bench.scratch).and_then(|()| emulator(bench)) {
+        Ok(EmulatedPages::SmallAndLarge) => None,
+        Ok(EmulatedPages::Small) => Some(NO_LARGE_PAGES.to_owned()),
+        Err(why) => Some(why),
+    };
+    if let Some(why) = why {
         tally.skip(name, &why);
         return Ok(());
     }
@@ -171,40 +180,36 @@ fn for_aarch64(job: Job) -> Job {
     job.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", COMPILER)
 }
 
-/// Looks for an emulator that has pages of 64 KiB.
+/// The sizes of pages that the emulator has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EmulatedPages {
+    /// 4 KiB, as the kernel of this machine.
+    Small,
+    /// 4 and 64 KiB.
+    SmallAndLarge,
+}
+
+const NO_LARGE_PAGES: &str = "qemu-user has no other pages than 4096 bytes since its release 8.0";
+
+impl EmulatedPages {
+    /// Each size in bytes, with the options of the emulator.
+    const fn options(self) -> &'static [(&'static str, &'static [&'static str])] {
+        match self {
+            Self::Small => &[("4096", &[])],
+            Self::SmallAndLarge => &[("4096", &[]), ("65536", &["-p", "65536"])],
+        }
+    }
+}
+
+/// The pages of the emulator.
 ///
 /// # Errors
-/// What is missing.
-fn emulator(bench: &Bench) -> Result<(), String> {
+/// The emulator is missing.
+fn emulator(bench: &Bench) -> Result<EmulatedPages, String> {
     if find_program(EMULATOR).is_none() {
         return Err(format!("{EMULATOR} is missing (package qemu-user)"));
     }
     let help = Job::new(EMULATOR).arg("--help").run(&bench.scratch, RUN_LIMIT)?;
     let sets_pages = help.stdout.lines().any(|line| line.contains("set the host page size"));
-    sets_pages.then_some(()).ok_or_else(|| format!("this {EMULATOR} has no other pages than 4096"))
-}
-
-/// Looks for the C compiler and the standard library for aarch64, which rustup fetches.
-///
-/// # Errors
-/// What is missing.
-fn cross_tools(bench: &Bench) -> Result<(), String> {
-    if find_program(COMPILER).is_none() {
-        return Err(format!("{COMPILER} is missing (package gcc-aarch64-linux-gnu)"));
-    }
-    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
-    let sysroot = Job::new(rustc).args(["--print", "sysroot"]).run(&bench.scratch, RUN_LIMIT)?;
-    let library = Path::new(sysroot.stdout.trim()).join("lib/rustlib").join(TARGET).join("lib");
-    if library.is_dir() {
-        return Ok(());
-    }
-    if std::env::var_os(FETCH).is_some_and(|value| value == "0") {
-        return Err(format!("{FETCH} is 0, so the target {TARGET} is not fetched"));
-    }
-    if find_program("rustup").is_none() {
-        return Err(format!("the toolchain has no target {TARGET}, and there is no rustup"));
-    }
-    let added =
-        Job::new("rustup").args(["target", "add", TARGET]).run(&bench.scratch, RUN_LIMIT)?;
-    added.ok().then_some(()).ok_or_else(|| added.report("rustup target add"))
+    Ok(if sets_pages { EmulatedPages::SmallAndLarge } else { EmulatedPages::Small })
 }

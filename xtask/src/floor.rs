@@ -13,6 +13,7 @@
 //! - Up to glibc 2.33, the functions of libpthread and libdl are in libraries of their own. Each
 //!   binary names both libraries, which later releases keep empty.
 
+use crate::architecture::Architecture;
 use crate::files::read;
 use crate::paths::Paths;
 use crate::process::Job;
@@ -31,14 +32,14 @@ const MERGED: [&str; 2] = ["libpthread.so.0", "libdl.so.2"];
 
 /// `stat(2)` and its relatives for glibc up to 2.32. The first argument of `__xstat` is the version
 /// of the structure (`_STAT_VER` in `bits/stat.h` of these releases).
-const SHIMS: &str = r"
+const SHIMS: &str = r#"
 struct stat;
 #if defined(__x86_64__)
 #define STAT_VERSION 1
 #else
 #define STAT_VERSION 0
 #endif
-#define HIDDEN __attribute__((visibility(`hidden`)))
+#define HIDDEN __attribute__((visibility("hidden")))
 int __xstat(int, const char *, struct stat *);
 int __xstat64(int, const char *, struct stat *);
 int __lxstat(int, const char *, struct stat *);
@@ -55,7 +56,7 @@ HIDDEN int fstat(int f, struct stat *s) { return __fxstat(STAT_VERSION, f, s); }
 HIDDEN int fstat64(int f, struct stat *s) { return __fxstat64(STAT_VERSION, f, s); }
 HIDDEN int fstatat(int f, const char *p, struct stat *s, int l) { return __fxstatat(STAT_VERSION, f, p, s, l); }
 HIDDEN int fstatat64(int f, const char *p, struct stat *s, int l) { return __fxstatat64(STAT_VERSION, f, p, s, l); }
-";
+"#;
 
 /// A version of glibc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,11 +91,11 @@ struct Symbol {
 ///
 /// # Errors
 /// The tools of a C compiler are missing, or the C library is not glibc.
-pub fn link_arguments(paths: &Paths) -> crate::Result<Vec<String>> {
-    let folder = paths.target.join("floor");
+pub fn link_arguments(paths: &Paths, architecture: Architecture) -> crate::Result<Vec<String>> {
+    let folder = paths.target.join(architecture.named("floor"));
     fs::create_dir_all(&folder).map_err(|e| format!("cannot create {}: {e}", folder.display()))?;
     let scratch = Scratch::new()?;
-    let maker = Maker { folder: &folder, scratch: &scratch };
+    let maker = Maker { folder: &folder, scratch: &scratch, architecture };
     maker.make()?;
     let mut arguments = vec![format!("-L{}", folder.display())];
     // libgcc_s.so.1 of this machine needs newer functions than the stand-in has.
@@ -109,16 +110,23 @@ pub fn link_arguments(paths: &Paths) -> crate::Result<Vec<String>> {
 struct Maker<'a> {
     folder: &'a Path,
     scratch: &'a Scratch,
+    architecture: Architecture,
 }
 
 impl Maker<'_> {
     fn make(&self) -> crate::Result<()> {
-        let script = self.ask(Job::new("cc").arg("-print-file-name=libc.so"))?;
+        let script = self.ask(self.compiler().arg("-print-file-name=libc.so"))?;
         let script = read(Path::new(script.trim()))?;
         let library =
             of_script(&script).ok_or("the C library's linker script names no libc.so.6")?;
         let table = self.ask(Job::new("readelf").args(["--dyn-syms", "--wide"]).arg(library))?;
         let symbols = chosen(&table);
+        // What the binaries were linked with before is still there.
+        let made = format!("{table}\n{script}{SHIMS}");
+        let mark = self.folder.join("made-from");
+        if fs::read_to_string(&mark).is_ok_and(|before| before == made) {
+            return Ok(());
+        }
         if symbols.len() < 1000 {
             return Err(format!("{library} has {} symbols of glibc", symbols.len()));
         }
@@ -128,7 +136,12 @@ impl Maker<'_> {
         }
         let shims = self.shims()?;
         let both = format!("{} {}", stand_in.display(), shims.display());
-        self.write("libc.so", &script.replace(library, &both)).map(drop)
+        self.write("libc.so", &script.replace(library, &both))?;
+        self.write("made-from", &made).map(drop)
+    }
+
+    fn compiler(&self) -> Job {
+        Job::new(self.architecture.compiler())
     }
 
     fn ask(&self, job: Job) -> crate::Result<String> {
@@ -136,11 +149,21 @@ impl Maker<'_> {
     }
 
     fn write(&self, name: &str, text: &str) -> crate::Result<PathBuf> {
+        self.replace(name, |new| fs::write(new, text).map_err(|e| e.to_string()))
+    }
+
+    /// Makes a file by `make` under another name, and renames it: a linker of another build may
+    /// read the file now.
+    fn replace(
+        &self,
+        name: &str,
+        make: impl FnOnce(&Path) -> crate::Result<()>,
+    ) -> crate::Result<PathBuf> {
         let file = self.folder.join(name);
-        // A linker of another build may read the file now.
         let new = self.folder.join(format!("{name}.{}", std::process::id()));
-        let fail = |e: std::io::Error| format!("cannot write {}: {e}", file.display());
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &file)).map_err(fail)?;
+        let _ = fs::remove_file(&new);
+        let done = make(&new).and_then(|()| fs::rename(&new, &file).map_err(|e| e.to_string()));
+        done.map_err(|why| format!("cannot write {}: {why}", file.display()))?;
         Ok(file)
     }
 
@@ -151,31 +174,27 @@ impl Maker<'_> {
             "" => None,
             map => Some(self.write(&format!("{name}.map"), map)?),
         };
-        let file = self.folder.join(name);
-        let new = self.folder.join(format!("{name}.{}", std::process::id()));
-        let job = Job::new("cc").args(["-shared", "-nostdlib", "-o"]).arg(&new).arg(source);
-        let job = job.arg(format!("-Wl,-soname,{name}"));
-        let job = map
-            .iter()
-            .fold(job, |job, map| job.arg(format!("-Wl,--version-script={}", map.display())));
-        self.ask(job)?;
-        fs::rename(&new, &file).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-        Ok(file)
+        self.replace(name, |new| {
+            let job = self.compiler().args(["-shared", "-nostdlib", "-o"]).arg(new).arg(source);
+            let job = job.arg(format!("-Wl,-soname,{name}"));
+            let job = map
+                .iter()
+                .fold(job, |job, map| job.arg(format!("-Wl,--version-script={}", map.display())));
+            self.ask(job).map(drop)
+        })
     }
 
     /// The archive with [`SHIMS`].
     fn shims(&self) -> crate::Result<PathBuf> {
-        let source = self.write("shims.c", &SHIMS.replace('`', "\""))?;
-        let object = self.folder.join(format!("shims.{}.o", std::process::id()));
-        let flags = ["-c", "-O2", "-fPIC", "-fno-builtin", "-ffunction-sections", "-o"];
-        self.ask(Job::new("cc").args(flags).arg(&object).arg(source))?;
-        let new = self.folder.join(format!("libshims.{}.a", std::process::id()));
-        let _ = fs::remove_file(&new);
-        self.ask(Job::new("ar").arg("rcD").arg(&new).arg(&object))?;
-        let _ = fs::remove_file(&object);
-        let file = self.folder.join("libshims.a");
-        fs::rename(&new, &file).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
-        Ok(file)
+        let source = self.write("shims.c", SHIMS)?;
+        let object = self.replace("shims.o", |new| {
+            let flags = ["-c", "-O2", "-fPIC", "-fno-builtin", "-ffunction-sections", "-o"];
+            self.ask(self.compiler().args(flags).arg(new).arg(source)).map(drop)
+        })?;
+        self.replace("libshims.a", |new| {
+            let archiver = Job::new(self.architecture.tool("ar"));
+            self.ask(archiver.arg("rcD").arg(new).arg(object)).map(drop)
+        })
     }
 }
 

@@ -2,6 +2,7 @@
 //! watching programs over a staged tree, their packages, and the making of installed trees,
 //! packages, headers and matrices.
 
+pub mod architecture;
 pub mod cargo;
 pub mod clauses;
 pub mod clean;

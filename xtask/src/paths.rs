@@ -1,5 +1,6 @@
 //! Where things are: the repository, cargo's target directory, the staged tree.
 
+use crate::architecture::Architecture;
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -31,7 +32,12 @@ impl Paths {
 
     /// The installed tree that `stage` lays out.
     pub fn stage(&self) -> PathBuf {
-        self.target.join("stage")
+        self.stage_of(Architecture::Native)
+    }
+
+    /// The installed tree for an architecture.
+    pub fn stage_of(&self, architecture: Architecture) -> PathBuf {
+        self.target.join(architecture.named("stage"))
     }
 }
 

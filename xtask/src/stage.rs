@@ -1,6 +1,7 @@
 //! `cargo xtask stage`: an installed tree under target/stage. The library finds plugins and
 //! configuration relative to its own path, so the tree works in any place.
 
+use crate::architecture::Architecture;
 use crate::files::entries;
 use crate::floor;
 use crate::manpage::Page;
@@ -21,7 +22,7 @@ pub fn main() -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
     let _lock = lock(&paths)?;
-    build_and_lay_out(&paths, &progress)?;
+    build_and_lay_out(&paths, Architecture::Native, &progress)?;
     progress.clear();
     println!("{}", paths.stage().display());
     Ok(ExitCode::SUCCESS)
@@ -29,15 +30,24 @@ pub fn main() -> crate::Result<ExitCode> {
 
 /// Does the same, unless the tree is newer than every source.
 pub fn ensure(paths: &Paths, progress: &Progress) -> crate::Result<()> {
-    if is_current(paths) {
+    ensure_for(paths, Architecture::Native, progress)
+}
+
+/// As [`ensure`], for an architecture.
+pub fn ensure_for(
+    paths: &Paths,
+    architecture: Architecture,
+    progress: &Progress,
+) -> crate::Result<()> {
+    if is_current(paths, architecture) {
         return Ok(());
     }
     // Two at the same time: the second waits and then finds everything done.
     let _lock = lock(paths)?;
-    if is_current(paths) {
+    if is_current(paths, architecture) {
         return Ok(());
     }
-    build_and_lay_out(paths, progress)
+    build_and_lay_out(paths, architecture, progress)
 }
 
 /// Released when dropped, or when the process ends in any way.
@@ -67,6 +77,7 @@ const SOURCES: &[&str] = &[
     "providers",
     "rdmacm",
     "src",
+    "xtask/src/architecture.rs",
     "xtask/src/files.rs",
     "xtask/src/floor.rs",
     "xtask/src/manpage.rs",
@@ -76,14 +87,14 @@ const SOURCES: &[&str] = &[
 
 /// Written last, with the time of the build's start, so a source saved during the build counts as
 /// newer.
-fn stamp(paths: &Paths) -> PathBuf {
-    paths.target.join("stage.stamp")
+fn stamp(paths: &Paths, architecture: Architecture) -> PathBuf {
+    paths.target.join(architecture.named("stage") + ".stamp")
 }
 
-fn is_current(paths: &Paths) -> bool {
+fn is_current(paths: &Paths, architecture: Architecture) -> bool {
     let modified = |p: &Path| fs::symlink_metadata(p).and_then(|m| m.modified()).ok();
-    let Some(staged) = modified(&stamp(paths)) else { return false };
-    paths.stage().join("lib/libibverbs.so.1").exists()
+    let Some(staged) = modified(&stamp(paths, architecture)) else { return false };
+    paths.stage_of(architecture).join("lib/libibverbs.so.1").exists()
         && SOURCES
             .iter()
             .filter_map(|source| newest(&paths.root.join(source)))
@@ -111,8 +122,13 @@ pub const PLUGIN: &str = "lib/libibverbs/libsoft-rdmav65.so";
 /// The library that runs TCP programs over rsockets, in upstream's place.
 pub const PRELOAD: &str = "lib/rsocket/librspreload.so";
 
-fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
+fn build_and_lay_out(
+    paths: &Paths,
+    architecture: Architecture,
+    progress: &Progress,
+) -> crate::Result<()> {
     let begin = SystemTime::now();
+    architecture.ensure_tools(progress)?;
     progress.step("building (release)");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = Job::new(cargo)
@@ -122,17 +138,18 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         .arg("--target-dir")
         .arg(&paths.target)
         .dir(&paths.root);
-    let build = reproducible::settle(build, paths, &floor::link_arguments(paths)?);
+    let link = floor::link_arguments(paths, architecture)?;
+    let build = reproducible::settle(architecture.cargo(build), paths, &link);
     let done = build.run(&Scratch::new()?, Duration::from_secs(1800))?;
     if !done.ok() {
         return Err(format!("the build failed\n  $ {}\n{}", done.line, done.stderr));
     }
-    progress.step("laying out target/stage");
-    let mut tree = Tree { root: paths.stage(), laid: BTreeSet::new() };
-    let release = paths.target.join("release");
+    progress.step("laying out the tree");
+    let mut tree = Tree { root: paths.stage_of(architecture), laid: BTreeSet::new() };
+    let release = architecture.release(&paths.target);
     tree.copy(&release.join("libibverbs.so"), "lib/libibverbs.so.1", 0o644)?;
     tree.link("libibverbs.so.1", "lib/libibverbs.so")?;
-    tree.copy(&inlines(paths)?, INLINES, 0o644)?;
+    tree.copy(&inlines(paths, architecture)?, INLINES, 0o644)?;
     tree.copy(&release.join("librdmacm.so"), "lib/librdmacm.so.1", 0o644)?;
     tree.link("librdmacm.so.1", "lib/librdmacm.so")?;
     tree.copy(&release.join("librspreload.so"), PRELOAD, 0o644)?;
@@ -156,7 +173,7 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
         }
     }
     for (shell, file) in COMPLETIONS {
-        let job = Job::new(release.join("ferroverbs")).args(["completions", shell]);
+        let job = architecture.job(release.join("ferroverbs")).args(["completions", shell]);
         let done = job.run(&Scratch::new()?, Duration::from_secs(60))?;
         if !done.ok() {
             return Err(done.report("the completions"));
@@ -165,16 +182,17 @@ fn build_and_lay_out(paths: &Paths, progress: &Progress) -> crate::Result<()> {
     }
     tree.ensure_folder("share/man")?;
     tree.remove_others()?;
-    let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp(paths).display());
-    File::create(stamp(paths)).and_then(|f| f.set_modified(begin)).map_err(fail)
+    let stamp = stamp(paths, architecture);
+    let fail = |e: std::io::Error| format!("cannot write {}: {e}", stamp.display());
+    File::create(&stamp).and_then(|f| f.set_modified(begin)).map_err(fail)
 }
 
 /// Compiles [`INLINES`] from Ferroverbs' header, against its library.
-fn inlines(paths: &Paths) -> crate::Result<PathBuf> {
-    let release = paths.target.join("release");
+fn inlines(paths: &Paths, architecture: Architecture) -> crate::Result<PathBuf> {
+    let release = architecture.release(&paths.target);
     let file = release.join("libferroverbs-inlines.so.1");
     let sources = paths.root.join("headers/inlines");
-    let done = Job::new("cc")
+    let done = Job::new(architecture.compiler())
         // All of it is taken out of line, also what the header has inlined always.
         .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wno-attributes"])
         .args(["-fPIC", "-shared", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now"])

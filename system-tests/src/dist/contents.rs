@@ -9,7 +9,7 @@ use xtask::process::Job;
 ///
 /// # Errors
 /// No file has such a name.
-pub(super) fn file<'a>(files: &'a [PathBuf], begin: &str, end: &str) -> crate::Result<&'a PathBuf> {
+pub(crate) fn file<'a>(files: &'a [PathBuf], begin: &str, end: &str) -> crate::Result<&'a PathBuf> {
     let is_wanted = |file: &&PathBuf| {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(begin) && name.ends_with(end)
@@ -18,7 +18,7 @@ pub(super) fn file<'a>(files: &'a [PathBuf], begin: &str, end: &str) -> crate::R
 }
 
 /// Unpacks a package, tarball or wheel into a folder of its own. `None`: a file of another kind.
-pub(super) fn unpack(bench: &Bench, file: &Path) -> crate::Result<Option<PathBuf>> {
+pub(crate) fn unpack(bench: &Bench, file: &Path) -> crate::Result<Option<PathBuf>> {
     let to = bench.scratch.folder("contents", 0o755)?;
     let job = match file.extension().and_then(|extension| extension.to_str()) {
         Some("deb") => Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to),
@@ -41,7 +41,7 @@ pub(super) fn unpack(bench: &Bench, file: &Path) -> crate::Result<Option<PathBuf
 ///
 /// # Errors
 /// No file has such a name, or the tool for its kind fails.
-pub(super) fn unpack_one(
+pub(crate) fn unpack_one(
     bench: &Bench,
     files: &[PathBuf],
     begin: &str,

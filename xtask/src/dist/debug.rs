@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 impl Dist<'_> {
     /// Lays `/usr/lib/debug/.build-id` below `root`.
     pub(super) fn debug(&self, root: &Path) -> crate::Result<()> {
-        let staged = self.paths.stage();
+        let staged = self.paths.stage_of(self.architecture);
         let layers = stage::LAYERS.iter().map(|name| stage::layer(name));
         let libraries =
             ["lib/libibverbs.so.1", "lib/librdmacm.so.1", stage::PRELOAD, stage::PLUGIN];
@@ -20,7 +20,8 @@ impl Dist<'_> {
             let file = file.ok_or_else(|| format!("{} has no build-id", from.display()))?;
             let to = root.join(file);
             make_folder(to.parent().unwrap_or(root))?;
-            let job = self.job("objcopy").args(["--only-keep-debug", "--compress-debug-sections"]);
+            let objcopy = self.architecture.tool("objcopy");
+            let job = self.job(&objcopy).args(["--only-keep-debug", "--compress-debug-sections"]);
             self.ask(job.arg(&from).arg(&to))?;
             set_mode(&to, 0o644)?;
         }

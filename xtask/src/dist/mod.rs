@@ -24,6 +24,7 @@ mod rpm;
 mod symbols;
 mod wheel;
 
+use crate::architecture::Architecture;
 use crate::files::{below, entries};
 use crate::floor::{self, Version};
 use crate::packages;
@@ -55,15 +56,18 @@ pub const RELEASES: [(&str, &str); 2] = [("bookworm", "44.0-2"), ("trixie", "56.
 pub struct Args {
     /// Build a second time, in another folder with another CARGO_HOME, and compare: takes as long
     /// as two builds
-    #[arg(long)]
+    #[arg(long, conflicts_with = "arch")]
     verify: bool,
+    /// Build for another processor by cross tools: aarch64, into target/dist-aarch64
+    #[arg(long, value_name = "ARCH", value_parser = Architecture::parse)]
+    arch: Option<Architecture>,
 }
 
 /// Builds everything and says where it is.
 pub fn main(args: &Args) -> crate::Result<ExitCode> {
     let paths = Paths::find()?;
     let progress = Progress::new();
-    let files = build(&paths, &progress)?;
+    let files = build_for(&paths, args.arch.unwrap_or(Architecture::Native), &progress)?;
     if args.verify {
         let sums = files.last().ok_or("dist made nothing")?;
         let sums = fs::read_to_string(sums).map_err(|e| format!("{}: {e}", sums.display()))?;
@@ -82,11 +86,20 @@ pub fn main(args: &Args) -> crate::Result<ExitCode> {
 /// Builds everything; the packages, their repository, the RPM, the tarball, the wheel, and last the
 /// checksums.
 pub fn build(paths: &Paths, progress: &Progress) -> crate::Result<Vec<PathBuf>> {
+    build_for(paths, Architecture::Native, progress)
+}
+
+/// As [`build`], for an architecture: `target/dist-aarch64` for aarch64 on another machine.
+pub fn build_for(
+    paths: &Paths,
+    architecture: Architecture,
+    progress: &Progress,
+) -> crate::Result<Vec<PathBuf>> {
     packages::ensure(&[packages::DIST], progress)?;
-    stage::ensure(paths, progress)?;
+    stage::ensure_for(paths, architecture, progress)?;
     let scratch = Scratch::new()?;
-    let dist = Dist::new(paths, &scratch)?;
-    let out = paths.target.join("dist");
+    let dist = Dist::new(paths, architecture, &scratch)?;
+    let out = paths.target.join(architecture.named("dist"));
     let _ = fs::remove_dir_all(&out);
     fs::create_dir_all(&out).map_err(|e| format!("cannot create {}: {e}", out.display()))?;
     let mut files = Vec::new();
@@ -168,6 +181,7 @@ fn time(paths: &Paths, scratch: &Scratch) -> String {
 struct Dist<'a> {
     paths: &'a Paths,
     scratch: &'a Scratch,
+    architecture: Architecture,
     /// The staged tree with stripped binaries.
     tree: PathBuf,
     /// Debian's name of the machine, and of its library folder.
@@ -178,25 +192,36 @@ struct Dist<'a> {
 }
 
 impl<'a> Dist<'a> {
-    fn new(paths: &'a Paths, scratch: &'a Scratch) -> crate::Result<Self> {
+    fn new(
+        paths: &'a Paths,
+        architecture: Architecture,
+        scratch: &'a Scratch,
+    ) -> crate::Result<Self> {
         let ask = |program: &str, args: &[&str]| -> crate::Result<String> {
             let done = Job::new(program).args(args).dir(&paths.root).succeed(scratch, LIMIT)?;
             Ok(done.stdout.trim().to_owned())
         };
         let tree = scratch.folder("stripped", 0o755)?;
-        copy_tree(&paths.stage(), &tree)?;
+        copy_tree(&paths.stage_of(architecture), &tree)?;
         let layers: Vec<String> = stage::LAYERS.iter().map(|name| stage::layer(name)).collect();
         let libraries = ["lib/libibverbs.so.1", stage::INLINES, "lib/librdmacm.so.1"];
         let others = libraries.into_iter().chain(["bin/ferroverbs", stage::PRELOAD, stage::PLUGIN]);
         for binary in others.chain(layers.iter().map(String::as_str)) {
-            ask("strip", &["--strip-unneeded", &tree.join(binary).to_string_lossy()])?;
+            ask(
+                &architecture.tool("strip"),
+                &["--strip-unneeded", &tree.join(binary).to_string_lossy()],
+            )?;
         }
         Ok(Self {
             paths,
             scratch,
+            architecture,
             tree,
-            arch: ask("dpkg", &["--print-architecture"])?,
-            multiarch: ask("gcc", &["-print-multiarch"])?,
+            arch: match architecture {
+                Architecture::Native => ask("dpkg", &["--print-architecture"])?,
+                Architecture::Aarch64 => "arm64".to_owned(),
+            },
+            multiarch: ask(&architecture.tool("gcc"), &["-print-multiarch"])?,
             time: time(paths, scratch),
         })
     }

@@ -29,7 +29,7 @@ impl Dist<'_> {
             let inner = file.strip_prefix(&root).unwrap_or(&file).display().to_string();
             list.push_str(&format!("\"/{inner}\"\n"));
         }
-        let arch = std::env::consts::ARCH;
+        let arch = self.architecture.name();
         let spec = top.join("ferroverbs.spec");
         write(&spec, &spec_of(&root, &list))?;
         let name = format!("ferroverbs-{VERSION}-{RELEASE}.{arch}.rpm");

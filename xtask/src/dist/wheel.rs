@@ -2,6 +2,7 @@
 //! it. `pip install` needs no compiler; the files of the module are in `packaging/wheel`.
 
 use super::{Dist, VERSION, copy, write};
+use crate::architecture::Architecture;
 use crate::files::below;
 use crate::floor::Version;
 use crate::scratch::set_mode;
@@ -19,7 +20,7 @@ impl Dist<'_> {
         let top = self.scratch.folder("wheel", 0o755)?;
         let module = top.join("ferroverbs");
         let glibc = self.copy_run_time(&module.join("tree"))?;
-        let platform = platform(glibc);
+        let platform = platform(glibc, self.architecture);
         let fill = |text: &str| text.replace("@VERSION@", VERSION).replace("@PLATFORM@", &platform);
         for name in MODULE {
             write(&module.join(name), &fill(&self.source(&format!("ferroverbs/{name}"))?))?;
@@ -70,8 +71,8 @@ impl Dist<'_> {
 }
 
 /// The platform tag of PEP 600: pip installs the wheel where the C library is at least that new.
-fn platform(Version(major, minor): Version) -> String {
-    format!("manylinux_{major}_{minor}_{}", std::env::consts::ARCH)
+fn platform(Version(major, minor): Version, architecture: Architecture) -> String {
+    format!("manylinux_{major}_{minor}_{}", architecture.name())
 }
 
 #[cfg(test)]
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn the_platform_tag_names_the_c_library_and_the_processor() {
-        let tag = platform(Version(2, 28));
-        assert_eq!(tag, format!("manylinux_2_28_{}", std::env::consts::ARCH));
+        let tag = platform(Version(2, 28), Architecture::Aarch64);
+        assert_eq!(tag, "manylinux_2_28_aarch64");
     }
 }
