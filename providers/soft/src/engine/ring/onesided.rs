@@ -255,8 +255,8 @@ impl OneSidedTarget<'_> {
         let own = u32::from(self.link.own_slot()) + 1;
         let _held = AtomicLock::acquire(lock, own).ok_or(AccessError::Busy)?;
         match self.reach {
-            // SAFETY: local memory, registered for eight bytes and announced.
             Reach::OwnMemory => {
+                // SAFETY: local memory, registered for eight bytes and announced.
                 unsafe { Range::at(va, 8) }.update(change).ok_or(AccessError::Remote)
             }
             Reach::Attach => {
