@@ -3,13 +3,17 @@
 //! The last close of a descriptor can block for as long as its creator likes: a socket with
 //! `SO_LINGER` (`socket(7)`), or a file of a file system that a process serves. Two kinds of
 //! descriptors are affected: descriptors that peers passed to this process, and sockets, because
-//! the kernel closes the descriptors in their receive queues. A closing thread closes both kinds,
-//! and no other thread waits for a closing thread.
+//! the kernel closes the descriptors in their receive queues. A closing thread closes both kinds.
+//! No other thread waits for a closing thread, except for a limited time when the process leaves
+//! the fabric ([`wait_for_closers`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::time::{Duration, Instant};
 
 use super::{process, thread::spawn_quiet};
+use cface::thread::Thread;
 
 /// The descriptors of a received message. Dropping the list [closes](close_aside) the descriptors.
 #[derive(Debug, Default)]
@@ -67,8 +71,67 @@ pub fn close_aside(fds: Vec<OwnedFd>) {
         drop(fds);
         count(-1);
     });
-    if closer.is_err() {
-        count(-1);
+    match closer {
+        Ok(thread) => remember(thread),
+        Err(_) => count(-1),
+    }
+}
+
+/// Waits until the closing threads of this process have ended, for `limit` in all. A program that
+/// ends right after it closed its device then has no thread left whose memory a leak checker
+/// reports.
+pub fn wait_for_closers(limit: Duration) {
+    let Some(mut closers) = closers() else { return };
+    let threads = std::mem::take(&mut closers.threads);
+    drop(closers);
+    let end = Instant::now() + limit;
+    let mut pause = Duration::from_micros(20);
+    for thread in threads {
+        while !thread.is_finished() && Instant::now() < end {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            thread.join();
+        }
+    }
+}
+
+/// The closing threads that nobody has joined.
+#[derive(Debug)]
+struct Closers {
+    /// The process that has the threads. A forked child has none of them.
+    process: u64,
+    threads: Vec<Thread>,
+}
+
+static CLOSERS: Mutex<Closers> = Mutex::new(Closers { process: 0, threads: Vec::new() });
+
+/// The threads of this process. None while another thread has the lock, which may be a thread of
+/// the parent at the time of fork(2).
+fn closers() -> Option<MutexGuard<'static, Closers>> {
+    let mut closers = match CLOSERS.try_lock() {
+        Ok(closers) => closers,
+        Err(TryLockError::Poisoned(closers)) => closers.into_inner(),
+        Err(TryLockError::WouldBlock) => return None,
+    };
+    if closers.process != own_tag() {
+        closers.process = own_tag();
+        // A child must neither join nor detach a thread of its parent.
+        std::mem::forget(std::mem::take(&mut closers.threads));
+    }
+    Some(closers)
+}
+
+/// Keeps a closing thread for [`wait_for_closers`], and joins those that have ended.
+fn remember(thread: Thread) {
+    // Without the list the thread is detached.
+    let Some(mut closers) = closers() else { return };
+    for ended in closers.threads.extract_if(.., |thread| thread.is_finished()) {
+        ended.join();
+    }
+    if closers.threads.try_reserve(1).is_ok() {
+        closers.threads.push(thread);
     }
 }
 
@@ -105,7 +168,6 @@ mod tests {
     use super::*;
     use crate::eventfd::EventFd;
     use std::os::fd::AsRawFd;
-    use std::time::{Duration, Instant};
 
     fn event() -> OwnedFd {
         EventFd::new().unwrap().as_fd().try_clone_to_owned().unwrap()
@@ -123,6 +185,23 @@ mod tests {
         // SAFETY: `fd` is one entry.
         assert_eq!(unsafe { libc::poll(&raw mut fd, 1, 10_000) }, 1);
         assert!(Passed::from(vec![event()]).into_array::<1>().is_ok());
+    }
+
+    #[test]
+    fn the_wait_ends_with_the_closing_threads_or_after_its_limit() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        close_aside(vec![OwnedFd::from(writer)]);
+        // A thread that goes on until the test ends it.
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let body = move || {
+            let _ = ends.recv();
+        };
+        remember(spawn_quiet("fv-test", STACK_BYTES, body).unwrap());
+        wait_for_closers(Duration::from_millis(20));
+        wait_for_closers(Duration::from_secs(3600));
+        // The pipe hangs up when the last writer is closed; then its reader finds the end.
+        assert_eq!(std::io::read_to_string(reader).unwrap(), "");
+        drop(end);
     }
 
     #[test]

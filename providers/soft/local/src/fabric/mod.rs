@@ -85,7 +85,9 @@ pub use hello::round_trip;
 pub use slots::{RegistryHold, hold_registry};
 use soft_memory::witness::Witness;
 use soft_sys::{
-    Errno, Mapping, dir,
+    Errno, Mapping,
+    closing::wait_for_closers,
+    dir,
     eventfd::EventFd,
     map::Access,
     memfd::{Memfd, Seals},
@@ -480,6 +482,7 @@ impl Fabric {
         }
         self.core.peers.clear();
         self.core.lease.release();
+        wait_for_closers(CLOSING_TIME);
     }
 }
 
@@ -541,6 +544,10 @@ const BACKLOG: libc::c_int = 1024;
 
 /// Address space of the service thread's stack; memory is used only where it is written.
 const STACK_BYTES: usize = 512 << 10;
+
+/// How long [`Fabric::leave`] waits for closing threads. Usually they take some microseconds; a
+/// member that passes a descriptor whose close lingers makes the process wait for all of it.
+const CLOSING_TIME: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests;
