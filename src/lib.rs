@@ -50,6 +50,7 @@
 
 mod export;
 mod front;
+#[cfg(debug_assertions)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod kabi;

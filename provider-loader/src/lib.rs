@@ -24,6 +24,7 @@ pub use failure::{LoadFailure, SearchResult};
 pub use loader::Loader;
 
 /// Entry points of fuzz targets: all accept any bytes and must not panic.
+#[cfg(debug_assertions)]
 #[doc(hidden)]
 pub mod fuzzing {
     use std::path::Path;

@@ -90,7 +90,7 @@ impl Adapter {
         fill!(place, {
             view: view,
             identity: identity,
-            registry: Registry::new(fabric.slot(), crate::config::named_qps()),
+            registry: Registry::new(fabric.slot(), crate::config::low_qps()),
             service: Service::new(Arc::clone(&fabric)),
             domains: Domains::new(view, fabric.slot()),
             regions: Regions::new(view, crate::config::keys_are_distinct()),

@@ -111,8 +111,8 @@ pub(crate) fn emulated_device() -> Option<EmulatedDevice> {
 }
 
 /// Number of QP numbers that QPs of emulated devices alone get.
-pub(crate) fn named_qps() -> u16 {
-    emulated_device().map_or(0, |_| crate::ops::emulated::NAMED_QPS)
+pub(crate) fn low_qps() -> u16 {
+    emulated_device().map_or(0, |_| crate::ops::emulated::LOW_QPS)
 }
 
 /// The order of the GID table.

@@ -10,6 +10,7 @@ mod attention;
 mod config;
 mod control;
 mod engine;
+#[cfg(debug_assertions)]
 #[doc(hidden)]
 pub mod fuzzing;
 mod gid_indices;

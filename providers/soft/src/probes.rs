@@ -15,19 +15,24 @@ use soft_semantics::completion::Cqe;
 /// The operand of a field in memory: size in bytes, offset, register.
 #[cfg(target_arch = "x86_64")]
 macro_rules! operand {
-    ($size:literal) => {
-        concat!($size, "@{}({base})")
+    ($field:ident) => {
+        "{}@{}({base})"
     };
 }
 #[cfg(not(target_arch = "x86_64"))]
 macro_rules! operand {
-    ($size:literal) => {
-        concat!($size, "@[{base}, {}]")
+    ($field:ident) => {
+        "{}@[{base}, {}]"
     };
 }
 
+/// The size of the field that a function finds.
+const fn field_size<T, F>(_: fn(&T) -> &F) -> usize {
+    size_of::<F>()
+}
+
 /// As [`probe!`], which passes values in registers only. Here the first arguments are such values,
-/// and the rest are fields of `$base`, each with its size in bytes.
+/// and the rest are fields of `$base`.
 #[cfg(target_arch = "x86_64")]
 macro_rules! probe_fields {
     ($($all:tt)*) => { note!([, att_syntax] $($all)*) };
@@ -39,7 +44,7 @@ macro_rules! probe_fields {
 
 macro_rules! note {
     ([$($option:tt)*] $name:ident, [$($value:expr),*], $base:expr => $type:ty,
-     $first:ident: $first_size:literal $(, $field:ident: $size:literal)*) => {
+     $first:ident $(, $field:ident)*) => {
         // SAFETY: the instruction is a `nop`; the rest is a note in a section that is not loaded.
         // The offsets are those of fields, so a tracer reads inside of the object.
         unsafe {
@@ -54,8 +59,8 @@ macro_rules! note {
                     "993: .8byte 990b, _.stapsdt.base, 0\n",
                     ".asciz \"rdma_core_soft\"\n",
                     ".asciz \"", stringify!($name), "\"\n",
-                    ".asciz \"", $(note!(@value $value),)* operand!($first_size),
-                    $(" ", operand!($size),)* "\"\n",
+                    ".asciz \"", $(note!(@value $value),)* operand!($first),
+                    $(" ", operand!($field),)* "\"\n",
                     "994: .balign 4\n",
                     ".popsection\n",
                     ".ifndef _.stapsdt.base\n",
@@ -68,8 +73,12 @@ macro_rules! note {
                     ".endif",
                 ),
                 $(in(reg) ($value) as u64,)*
+                const field_size(|object: &$type| &object.$first),
                 const std::mem::offset_of!($type, $first),
-                $(const std::mem::offset_of!($type, $field),)*
+                $(
+                    const field_size(|object: &$type| &object.$field),
+                    const std::mem::offset_of!($type, $field),
+                )*
                 base = in(reg) $base.cast::<$type>(),
                 options(readonly, nostack, preserves_flags $($option)*),
             )
@@ -81,13 +90,13 @@ macro_rules! note {
 /// A send request was accepted. `length` is in bytes.
 #[inline(always)]
 pub(crate) fn post_send(wr_id: u64, opcode: u32, length: u32, qp: &Qp) {
-    probe_fields!(post_send, [wr_id, opcode, length], qp.handle() => ibv_qp, qp_num: "4");
+    probe_fields!(post_send, [wr_id, opcode, length], qp.handle() => ibv_qp, qp_num);
 }
 
 /// A receive request reached the queue of a QP.
 #[inline(always)]
 pub(crate) fn post_recv(wr_id: u64, num_sge: usize, qp: &Qp) {
-    probe_fields!(post_recv, [wr_id, num_sge], qp.handle() => ibv_qp, qp_num: "4");
+    probe_fields!(post_recv, [wr_id, num_sge], qp.handle() => ibv_qp, qp_num);
 }
 
 /// A poll hands out a completion.
@@ -95,7 +104,7 @@ pub(crate) fn post_recv(wr_id: u64, num_sge: usize, qp: &Qp) {
 pub(crate) fn process_completion(cqe: &Cqe) {
     probe_fields!(
         process_completion, [], std::ptr::from_ref(cqe) => Cqe,
-        wr_id: "8", status: "4", opcode: "4", qp_num: "4", byte_len: "4"
+        wr_id, status, opcode, qp_num, byte_len
     );
 }
 

@@ -48,9 +48,9 @@ pub(crate) struct Table<T> {
     /// By index: the position in `objects` plus 1, or [`FREE`] or [`RESERVED`].
     positions: Vec<u16>,
     free: FreeNumbers,
-    /// The free indices below `named`.
-    free_named: FreeNumbers,
-    named: u16,
+    /// The free indices below `low`.
+    free_low: FreeNumbers,
+    low: u16,
 }
 
 /// The index is free.
@@ -60,19 +60,18 @@ const RESERVED: u16 = u16::MAX;
 
 impl<T> Table<T> {
     /// A table with indices below `count`, which is less than 65,535.
-    #[cfg(test)]
     pub(crate) fn new(count: u16) -> Self {
-        Self::with_named(count, 0)
+        Self::with_low(count, 0)
     }
 
-    /// As `new`, with the indices below `named` for [`Table::reserve_named`] alone.
-    pub(crate) fn with_named(count: u16, named: u16) -> Self {
+    /// As `new`, with the indices below `low` for [`Table::reserve_low`] alone.
+    pub(crate) fn with_low(count: u16, low: u16) -> Self {
         Self {
             objects: vec![],
             positions: vec![FREE; count.into()],
-            free: FreeNumbers::of(named..count),
-            free_named: FreeNumbers::of(0..named),
-            named,
+            free: FreeNumbers::of(low..count),
+            free_low: FreeNumbers::of(0..low),
+            low,
         }
     }
 
@@ -83,9 +82,9 @@ impl<T> Table<T> {
         self.mark_reserved(index)
     }
 
-    /// Reserves a free index of the named ones; None if all are taken.
-    pub(crate) fn reserve_named(&mut self) -> Option<usize> {
-        let index = self.free_named.take(Instant::now())?;
+    /// Reserves a free index of the low ones; None if all are taken.
+    pub(crate) fn reserve_low(&mut self) -> Option<usize> {
+        let index = self.free_low.take(Instant::now())?;
         self.mark_reserved(index)
     }
 
@@ -108,7 +107,7 @@ impl<T> Table<T> {
         let at = std::mem::replace(self.positions.get_mut(index)?, FREE);
         if at != FREE {
             let index = index as u16;
-            let free = if index < self.named { &mut self.free_named } else { &mut self.free };
+            let free = if index < self.low { &mut self.free_low } else { &mut self.free };
             free.give_back(index, Instant::now());
         }
         let at = self.position(at)?;
@@ -222,13 +221,13 @@ mod tests {
 
     #[test]
     fn named_indices_are_given_out_by_their_own_function_only() {
-        let mut table = Table::<()>::with_named(100, 4);
+        let mut table = Table::<()>::with_low(100, 4);
         let others: BTreeSet<usize> = std::iter::from_fn(|| table.reserve()).collect();
         assert!(others.into_iter().eq(4..100));
-        let named: BTreeSet<usize> = std::iter::from_fn(|| table.reserve_named()).collect();
-        assert!(named.into_iter().eq(0..4));
+        let low: BTreeSet<usize> = std::iter::from_fn(|| table.reserve_low()).collect();
+        assert!(low.into_iter().eq(0..4));
         table.free(2);
-        assert_eq!((table.reserve(), table.reserve_named()), (None, Some(2)));
+        assert_eq!((table.reserve(), table.reserve_low()), (None, Some(2)));
     }
 
     #[test]

@@ -51,6 +51,7 @@
 #![forbid(unsafe_code)]
 
 pub mod datagram;
+#[cfg(debug_assertions)]
 pub mod fuzzing;
 mod manager;
 pub mod stream;

@@ -13,6 +13,7 @@
 
 pub mod adapter;
 pub mod entries;
+#[cfg(debug_assertions)]
 pub mod fuzzing;
 pub mod queues;
 

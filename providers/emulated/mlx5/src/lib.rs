@@ -27,6 +27,7 @@ pub mod cqe;
 pub mod device;
 pub mod doorbell;
 mod fields;
+#[cfg(debug_assertions)]
 pub mod fuzzing;
 pub mod rq;
 pub mod segment;

@@ -79,7 +79,7 @@ impl Attacker {
         ring: &Ring,
         src_qpn: u32,
     ) -> u64 {
-        let acked = ring.acked().load(Relaxed).as_said();
+        let acked = ring.acked().load(Relaxed).unchecked();
         // The position is the acknowledged number, or slightly beyond.
         let seq = (0..RING_SLOTS)
             .map(|more| acked.wrapping_add(more))
@@ -234,7 +234,7 @@ impl Attacker {
     fn sent_to_us(&self, target: VictimQp) -> u32 {
         let (_, index) = split_qpn(target.published_life.dest_qpn);
         let ring = self.view.qp_ring(index).expect("mapped");
-        let acked = ring.acked().load(Relaxed).as_said();
+        let acked = ring.acked().load(Relaxed).unchecked();
         let sent = (0..RING_SLOTS).take_while(|more| ring.ready(acked.wrapping_add(*more))).count();
         acked.wrapping_add(sent as u32)
     }
@@ -246,7 +246,7 @@ impl Attacker {
         let ring = self.view.qp_ring(index).expect("mapped");
         let entry = self.view.qp(index);
         // The position at which the victim begins a new connection.
-        if ring.acked().load(Relaxed).as_said() == 0 {
+        if ring.acked().load(Relaxed).unchecked() == 0 {
             entry.ring_base.store(RING_SLOTS, Relaxed);
             ring.acked().store(RING_SLOTS, Relaxed);
         }
@@ -286,7 +286,7 @@ impl Attacker {
 
     /// The same for any datagram ring.
     pub(super) fn fill_datagrams(&mut self, victim: &mut Victim, ring: &Ring) {
-        let acked = ring.acked().load(Relaxed).as_said();
+        let acked = ring.acked().load(Relaxed).unchecked();
         if victim.next_datagram.wrapping_sub(acked) >= RING_SLOTS {
             victim.next_datagram = acked;
         }
@@ -480,7 +480,7 @@ impl Attacker {
                 let near = ring
                     .acked()
                     .load(Relaxed)
-                    .as_said()
+                    .unchecked()
                     .wrapping_add(self.random.below(600) as u32);
                 match self.random.below(6) {
                     0 => ring.acked().store(extreme as u32, Release),
@@ -494,7 +494,7 @@ impl Attacker {
             5 => {
                 let ring = victim.view.peer_ring(self.some_slot()).expect("mapped");
                 let next = victim.next_datagram;
-                victim.next_datagram = ring.acked().load(Relaxed).as_said();
+                victim.next_datagram = ring.acked().load(Relaxed).unchecked();
                 self.fill_datagrams(victim, &ring);
                 victim.next_datagram = next;
             }

@@ -13,11 +13,11 @@ pub const CONTEXT: &CStr = c"ferroverbs-context";
 /// The first word of a context's file. The number of the device follows. A new layout gets a new
 /// value.
 pub const CONTEXT_MAGIC: u64 = u64::from_be_bytes(*b"fv-ctx-1");
-/// The file in a fabric's folder with the lock of each slot.
+/// The file in a fabric's directory with the lock of each slot.
 pub const SLOTS: &str = "slots";
-/// Prefix of the folder names in which all processes of a host meet.
+/// Prefix of the directory names in which all processes of a host meet.
 pub(crate) const HOST_STEM: &str = "host-";
-/// Prefix of the folder names of network namespaces.
+/// Prefix of the directory names of network namespaces.
 pub(crate) const NAMESPACE_STEM: &str = "net-";
 
 /// Whether the target of a link in `/proc/PID/fd` is the memory file with this name
@@ -30,9 +30,9 @@ pub fn is_memory_file(target: &Path, name: &CStr) -> bool {
 
 /// Whether a path is the file of slots of a fabric.
 pub fn is_slots_file(path: &Path) -> bool {
-    let folder = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
-    let is_fabric =
-        folder.is_some_and(|name| name.starts_with(NAMESPACE_STEM) || name.starts_with(HOST_STEM));
+    let directory = path.parent().and_then(Path::file_name).map(|name| name.to_string_lossy());
+    let is_fabric = directory
+        .is_some_and(|name| name.starts_with(NAMESPACE_STEM) || name.starts_with(HOST_STEM));
     is_fabric && path.file_name().is_some_and(|name| name == SLOTS)
 }
 

@@ -126,6 +126,7 @@
 #![forbid(unsafe_code)]
 
 pub mod engine;
+#[cfg(debug_assertions)]
 pub mod fuzzing;
 mod time;
 pub mod wire;

@@ -79,9 +79,10 @@ pub fn modify(
         return Err(Refused::Unsupported);
     }
     if given & IBV_QP_CUR_STATE != 0 {
-        let output = QpState::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
-        let sayable = matches!(output, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
-        if !sayable || output != now {
+        let current = QpState::from_raw(attr.cur_qp_state).ok_or(Refused::Invalid)?;
+        let may_be_given =
+            matches!(current, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe);
+        if !may_be_given || current != now {
             return Err(Refused::Invalid);
         }
     }

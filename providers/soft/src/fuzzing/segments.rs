@@ -182,7 +182,7 @@ impl World {
             // A slot at the position that the adapter reads next. Bit 0 clear: the correct sender.
             // Bit 1 clear: an address in the registered memory.
             0..3 => {
-                let seq = ring.acked().load(Relaxed).as_said();
+                let seq = ring.acked().load(Relaxed).unchecked();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
                 let mut words = words;
@@ -200,7 +200,7 @@ impl World {
             }
             3 => {
                 let ring = self.victim.peer_ring(self.other_fabric.slot()).expect("mapped");
-                let seq = ring.acked().load(Relaxed).as_said();
+                let seq = ring.acked().load(Relaxed).unchecked();
                 let seq = (0..RING_SLOTS).map(|n| seq.wrapping_add(n));
                 let Some(seq) = seq.clone().find(|seq| !ring.ready(*seq)) else { return };
                 let mut words = words;
@@ -221,7 +221,8 @@ impl World {
             5 => ring.holder().store(words[0], Release),
             6 => {
                 let ring = self.own_view.qp_ring(which + 1).expect("mapped");
-                let near = ring.acked().load(Relaxed).as_said().wrapping_add(words[0] as u32 % 512);
+                let near =
+                    ring.acked().load(Relaxed).unchecked().wrapping_add(words[0] as u32 % 512);
                 match at % 4 {
                     0 => ring.acked().store(near, Release),
                     1 => ring.acked().store(words[0] as u32, Release),

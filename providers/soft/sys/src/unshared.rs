@@ -87,10 +87,10 @@ mod tests {
                 let mut kind: libc::c_int = 0;
                 let mut len = size_of::<libc::c_int>() as libc::socklen_t;
                 let kind_at = (&raw mut kind).cast();
-                let requested =
+                let answered =
                     libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, kind_at, &raw mut len);
                 let is_open = libc::fcntl(fd, libc::F_GETFD) >= 0;
-                libc::_exit(libc::c_int::from(requested == 0 || !is_open));
+                libc::_exit(libc::c_int::from(answered == 0 || !is_open));
             }
         }
         let mut status = 0;

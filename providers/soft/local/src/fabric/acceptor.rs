@@ -226,8 +226,8 @@ impl Core {
             Err(why) => return HandshakeStep::Refuse(why),
         };
         match (std::mem::replace(&mut entry.stage, HandshakeStage::Hello), message) {
-            (HandshakeStage::Hello, HandshakeMessage::Hello(output)) => {
-                match self.examine(&output, fds, entry.credentials) {
+            (HandshakeStage::Hello, HandshakeMessage::Hello(hello)) => {
+                match self.examine(&hello, fds, entry.credentials) {
                     Ok(parts) => {
                         let welcome =
                             HandshakeMessage::Welcome(self.introduction(parts.can_attach));

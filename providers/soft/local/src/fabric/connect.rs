@@ -154,12 +154,12 @@ impl Core {
         let who = self.check_user(socket).map_err(PeerError::Refused)?;
         let hello = self.introduce(socket, HandshakeMessage::Hello(self.introduction(false)));
         hello.map_err(|errno| self.unsent(slot, errno))?;
-        let (output, fds) = loop {
+        let (welcome, fds) = loop {
             match receive(socket).map_err(|why| own_failure(why, Errno::EMFILE))? {
-                FromSocket::Message(HandshakeMessage::Welcome(output), fds)
-                    if output.slot == slot =>
+                FromSocket::Message(HandshakeMessage::Welcome(welcome), fds)
+                    if welcome.slot == slot =>
                 {
-                    break (output, fds);
+                    break (welcome, fds);
                 }
                 FromSocket::Message(HandshakeMessage::Refused(why), _) => {
                     return Err(PeerError::Refused(why));
@@ -185,7 +185,7 @@ impl Core {
             }
         };
         let parts =
-            self.examine(&output, fds, who).map_err(|why| own_failure(why, Errno::ENOMEM))?;
+            self.examine(&welcome, fds, who).map_err(|why| own_failure(why, Errno::ENOMEM))?;
         let confirm = HandshakeMessage::Confirm { attached: parts.can_attach }.emit();
         socket.send(&confirm, &[]).map_err(|errno| self.unsent(slot, errno))?;
         Ok(Some(parts))

@@ -99,12 +99,13 @@ impl Core {
     /// Checks an introduction and its descriptors. Returns the parts of a peer.
     pub(super) fn examine(
         &self,
-        output: &Introduction,
+        introduction: &Introduction,
         fds: Passed,
         who: Credentials,
     ) -> Result<Parts, Refusal> {
-        let known = (1..self.config.slots).contains(&output.slot) && output.slot != self.slot();
-        if !known || self.lease.owner(output.slot) != Some(who.pid) {
+        let known =
+            (1..self.config.slots).contains(&introduction.slot) && introduction.slot != self.slot();
+        if !known || self.lease.owner(introduction.slot) != Some(who.pid) {
             return Err(Refusal::Slot);
         }
         let ([Some(tables), Some(rings), Some(wake)], 3) =
@@ -114,7 +115,7 @@ impl Core {
         };
         // Equal versions have equal layouts and sizes, and users of a peer rely on that.
         let sizes = [self.tables.len() as u64, self.rings.len() as u64];
-        if [output.tables_len, output.rings_len] != sizes {
+        if [introduction.tables_len, introduction.rings_len] != sizes {
             return Err(Refusal::Segment);
         }
         // Check before taking the descriptors: closing a descriptor of another kind may block.
@@ -137,22 +138,25 @@ impl Core {
         };
         let rings = Rings::of_peer(rings, descriptors).map_err(|_| Refusal::Resources)?;
         let wake = EventFd::verify(wake).map_err(|_| Refusal::Segment)?;
-        let attach = self.config.cma && output.cma && who.pid > 0;
+        let attach = self.config.cma && introduction.cma && who.pid > 0;
         let may_open = has_descriptors(wake.as_fd(), process::descriptor_limit());
         let memory = attach
-            .then(|| AddressSpace::of(who.pid, output.nonce_address, output.nonce, may_open).ok())
+            .then(|| {
+                AddressSpace::of(who.pid, introduction.nonce_address, introduction.nonce, may_open)
+                    .ok()
+            })
             .flatten();
         Ok(Parts {
-            slot: output.slot,
+            slot: introduction.slot,
             pid: who.pid,
             is_self: false,
-            nonce: output.nonce,
+            nonce: introduction.nonce,
             tables: Arc::new(tables),
             rings,
             wake: Arc::new(wake),
             can_attach: memory.is_some(),
             memory,
-            attaches_to_us: output.attached,
+            attaches_to_us: introduction.attached,
         })
     }
 }

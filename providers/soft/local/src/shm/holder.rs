@@ -34,7 +34,7 @@ impl RingHolder {
         // Older slots end at most a lap beyond the acknowledged position. If the receiver has not
         // followed an earlier takeover, they end at most a lap beyond the beginning of that holder.
         let (acked, before) =
-            (ring.claimed_progress().as_said(), ring.begun().load(Ordering::Relaxed).as_said());
+            (ring.claimed_progress().unchecked(), ring.begun().load(Ordering::Relaxed).unchecked());
         let last = if before.wrapping_sub(acked) as i32 > 0 { before } else { acked };
         let begun = last.wrapping_add(2 * RING_SLOTS);
         tenure::take_over_ring(ring.holder().word(), self.0, ring.begun().word(), begun);

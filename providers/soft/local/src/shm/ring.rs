@@ -250,7 +250,7 @@ mod tests {
         assert!(ring.fill(head, unsafe { Range::new(text.as_ptr().cast_mut(), text.len()) }));
         ring.publish_filled(head);
         let (_, body) = ring.take_piece(RING_SLOTS).expect("shown");
-        let words = (0..BODY_WORDS).map(|at| body.word(at).as_said());
+        let words = (0..BODY_WORDS).map(|at| body.word(at).unchecked());
         let bytes: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         assert_eq!(bytes[..11], text);
     }
@@ -263,6 +263,6 @@ mod tests {
         ring.fill_words(head, bounced.emit());
         ring.publish_filled(head);
         assert!(ring.head(RING_SLOTS).is_some_and(ShortHead::is_chunked));
-        assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Unchecked::as_said), Some(bounced));
+        assert_eq!(ring.bounce_buffer(RING_SLOTS).map(Unchecked::unchecked), Some(bounced));
     }
 }

@@ -87,8 +87,8 @@ pub struct Unchecked<T>(T);
 impl<T> Unchecked<T> {
     /// Wraps a value that came from outside.
     #[inline(always)]
-    pub const fn new(output: T) -> Self {
-        Self(output)
+    pub const fn new(value: T) -> Self {
+        Self(value)
     }
 }
 
@@ -109,7 +109,7 @@ impl<T: Copy + PartialEq> Unchecked<T> {
     /// that claims them, and for values that the next function checks (`admit`, a table, the
     /// kernel). Never for an address, a length or an event of ours.
     #[inline(always)]
-    pub const fn as_said(self) -> T {
+    pub const fn unchecked(self) -> T {
         self.0
     }
 }

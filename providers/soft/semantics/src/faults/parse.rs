@@ -192,7 +192,7 @@ impl Options {
             ("times", self.times.is_some()),
             ("for", self.span.is_some()),
         ];
-        match left.iter().find(|(_, output)| *output) {
+        match left.iter().find(|(_, is_given)| *is_given) {
             Some((name, _)) => Err(format!("{what} takes no {name}; leave it out")),
             None => Ok(()),
         }

@@ -66,13 +66,13 @@ type CqList = Mutex<BTreeMap<usize, Weak<Cq>>>;
 
 impl Registry {
     /// An empty registry of the process with this slot.
-    /// The indices below `named` are for [`Registry::reserve_named_qp`] alone.
-    pub(crate) fn new(slot: u16, named: u16) -> Self {
+    /// The indices below `low` are for [`Registry::reserve_low_qp`] alone.
+    pub(crate) fn new(slot: u16, low: u16) -> Self {
         Self {
             slot,
-            qps: RwLock::new(Table::with_named(QPS as u16, named)),
+            qps: RwLock::new(Table::with_low(QPS as u16, low)),
             recent_locks: Arc::default(),
-            srqs: RwLock::new(Table::with_named(SRQS as u16, 0)),
+            srqs: RwLock::new(Table::new(SRQS as u16)),
             cqs: CqList::default(),
             next_sweep: AtomicUsize::new(0),
             last_other_cq: AtomicUsize::new(0),
@@ -123,8 +123,8 @@ impl Registry {
     }
 
     /// Reserves one of the low indices. Returns the index and its QP number.
-    pub(crate) fn reserve_named_qp(&self) -> Option<(usize, u32)> {
-        let index = self.qps.write().reserve_named()?;
+    pub(crate) fn reserve_low_qp(&self) -> Option<(usize, u32)> {
+        let index = self.qps.write().reserve_low()?;
         Some((index, qpn(self.slot, index)))
     }
 

@@ -384,7 +384,7 @@ impl OutletState {
             if !outlet.ring.nak().load(Ordering::Acquire).equals(own) {
                 return None;
             }
-            let first = outlet.ring.acked().load(Ordering::Relaxed).as_said();
+            let first = outlet.ring.acked().load(Ordering::Relaxed).unchecked();
             self.position = Some((first, first));
             return Some(first);
         };

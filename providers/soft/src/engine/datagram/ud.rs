@@ -75,8 +75,8 @@ pub(in crate::engine) fn deliver(
     if split_qpn(head.src_qpn).0 != inlet.peer().slot {
         return false;
     }
-    let (qpn, qkey) = (body.low(0).as_said(), body.high(0).as_said());
-    let packet = match body.high(1).as_said() {
+    let (qpn, qkey) = (body.low(0).unchecked(), body.high(0).unchecked());
+    let packet = match body.high(1).unchecked() {
         0 => 0,
         IPV4 => IPV4 as u8,
         _ => IPV6 as u8,
@@ -112,7 +112,7 @@ pub(in crate::engine) fn deliver(
         let careful = inlet.careful;
         let group = match qpn {
             GSI_QPN => crate::engine::datagram::multicast::gid_words(&GSI_GROUP),
-            _ => [3, 4].map(|at| body.word(at).as_said()),
+            _ => [3, 4].map(|at| body.word(at).unchecked()),
         };
         adapter.groups.for_members(group, |qp| {
             if !(qp.blocks_own_multicast() && qp.qpn() == head.src_qpn) {

@@ -14,7 +14,6 @@ use crate::engine::queues::qp::{Issued, Requester, Wire};
 use crate::engine::ring::Link;
 use soft_semantics::faults::{Fault, FaultEffect, ImmediateFault, Retries};
 use soft_semantics::inbound::Nak;
-use soft_semantics::request::RequestOperation;
 use soft_semantics::state::QpType;
 use soft_semantics::{Clock, Time};
 use std::sync::atomic::Ordering;
@@ -50,7 +49,7 @@ impl Wire for FaultyWire {
                     }
                 }
                 Some((at, _)) if at < posted => {
-                    self.issue_before(requester, qp, at);
+                    requester.issue_before(at, |of| self.inner.issue(of, qp));
                     if requester.sends.queue.issued < at {
                         break;
                     }
@@ -83,13 +82,6 @@ impl Wire for FaultyWire {
 }
 
 impl FaultyWire {
-    /// Issues the requests before `end`, as a queue without faults does.
-    fn issue_before(&mut self, requester: &mut Requester, qp: &Qp, end: u64) {
-        let posted = std::mem::replace(&mut requester.sends.queue.posted, end);
-        self.inner.issue(requester, qp);
-        requester.sends.queue.posted = posted;
-    }
-
     /// Applies `fault` to request `n`, which is next to be issued.
     fn apply_fault(
         &mut self,
@@ -115,7 +107,11 @@ impl FaultyWire {
             }
             FaultEffect::Wait(delay) => delay,
             FaultEffect::Refused(nak) => {
-                self.request_refusal(requester, qp, n, nak);
+                requester.issue_with_refusal(n, nak, |of| self.inner.issue(of, qp));
+                // Until the request is issued, it waits like any request.
+                if requester.sends.queue.issued > n {
+                    self.schedule.spend();
+                }
                 return AfterFault::Later;
             }
             FaultEffect::Fails(status) => {
@@ -138,18 +134,6 @@ impl FaultyWire {
                 AfterFault::Later
             }
             None => AfterFault::Continue,
-        }
-    }
-
-    /// Makes the remote QP refuse request `n`, in place of the requested operation.
-    fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) {
-        let request = &mut requester.sends.queue.entry(n).request;
-        let kept = std::mem::replace(&mut request.operation, RequestOperation::Refused(nak));
-        self.issue_before(requester, qp, n + 1);
-        requester.sends.queue.entry(n).request.operation = kept;
-        // Until the request is issued, it waits like any request.
-        if requester.sends.queue.issued > n {
-            self.schedule.spend();
         }
     }
 
@@ -185,23 +169,23 @@ impl FaultyWire {
 impl Requester {
     /// Adopts the fault rules of a plan for QP number `ordinal`, or only the new rules.
     pub(crate) fn add_fault_rules(&mut self, plan: &FaultPlan, ordinal: u32, kind: QpType) {
-        if let Some(strikes) = self.wire.fault_schedule() {
-            strikes.take_plan(plan, ordinal, kind);
+        if let Some(schedule) = self.wire.fault_schedule() {
+            schedule.take_plan(plan, ordinal, kind);
             return;
         }
-        let mut strikes = FaultSchedule::default();
-        if strikes.take_plan(plan, ordinal, kind) {
+        let mut schedule = FaultSchedule::default();
+        if schedule.take_plan(plan, ordinal, kind) {
             self.sends.queue.set_careful(true);
             change_innermost(&mut self.wire, |wire| {
-                wrap(wire, |inner| FaultyWire { inner, schedule: strikes })
+                wrap(wire, |inner| FaultyWire { inner, schedule })
             });
         }
     }
 
     /// Forgets all rules, and all faults of posted requests.
     pub(crate) fn drop_fault_rules(&mut self) {
-        if let Some(strikes) = self.wire.fault_schedule() {
-            strikes.clear();
+        if let Some(schedule) = self.wire.fault_schedule() {
+            schedule.clear();
             self.sends.queue.set_careful(false);
         }
         remove_unneeded(&mut self.wire);
@@ -210,8 +194,8 @@ impl Requester {
     /// Called before a request is queued: decides whether a fault applies to it.
     pub(in crate::engine) fn count_for_faults(&mut self, opcode: u32) {
         let n = self.sends.queue.posted;
-        if let Some(strikes) = self.wire.fault_schedule() {
-            strikes.record_posted(n, opcode);
+        if let Some(schedule) = self.wire.fault_schedule() {
+            schedule.record_posted(n, opcode);
         }
     }
 

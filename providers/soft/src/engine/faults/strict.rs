@@ -14,8 +14,7 @@ use crate::engine::ring::Link;
 use crate::engine::ring::holder::PeerState;
 use abi::ibv_qp_attr;
 use soft_semantics::Time;
-use soft_semantics::inbound::Nak;
-use soft_semantics::request::{QueuedRequest, RequestOperation, RequestPhase};
+use soft_semantics::request::{QueuedRequest, RequestPhase};
 use soft_semantics::state::QpType;
 use soft_semantics::strict::{ConnectionLimits, StrictVerdict, takes_resource, verdict};
 use std::sync::atomic::Ordering;
@@ -29,6 +28,7 @@ struct StrictWire {
 impl Wire for StrictWire {
     #[cold]
     fn issue(&mut self, requester: &mut Requester, qp: &Qp) -> Issued {
+        let inner = &mut self.inner;
         while requester.sends.has_issuable() {
             let n = requester.sends.queue.issued;
             let verdict = match requester.check_request(qp, n) {
@@ -40,8 +40,10 @@ impl Wire for StrictWire {
                 }
             };
             let issued = match verdict {
-                StrictVerdict::Goes => self.issue_one(requester, qp, n),
-                StrictVerdict::Refused(nak) => self.request_refusal(requester, qp, n, nak),
+                StrictVerdict::Goes => requester.issue_before(n + 1, |of| inner.issue(of, qp)),
+                StrictVerdict::Refused(nak) => {
+                    requester.issue_with_refusal(n, nak, |of| inner.issue(of, qp))
+                }
                 StrictVerdict::Fails(status) => {
                     requester.sends.fail(n, status);
                     Issued::SoFar
@@ -88,25 +90,6 @@ impl Wire for StrictWire {
 
     fn port_up(&mut self) {
         self.inner.port_up();
-    }
-}
-
-impl StrictWire {
-    /// Issues request `n` only.
-    fn issue_one(&mut self, requester: &mut Requester, qp: &Qp, n: u64) -> Issued {
-        let posted = std::mem::replace(&mut requester.sends.queue.posted, n + 1);
-        let issued = self.inner.issue(requester, qp);
-        requester.sends.queue.posted = posted;
-        issued
-    }
-
-    /// Makes the responder refuse request `n`.
-    fn request_refusal(&mut self, requester: &mut Requester, qp: &Qp, n: u64, nak: Nak) -> Issued {
-        let request = &mut requester.sends.queue.entry(n).request;
-        let kept = std::mem::replace(&mut request.operation, RequestOperation::Refused(nak));
-        let issued = self.issue_one(requester, qp, n);
-        requester.sends.queue.entry(n).request.operation = kept;
-        issued
     }
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn deliver(adapter: &Adapter, inlet: &mut Inlet, head: &Head, body: &
     let _ = chunk.get(frame);
     let frame = &*frame;
     let Some((key, places)) = dissect(frame) else { return Delivery::Dropped };
-    let (precedence, shape) = (body.low(1).as_said(), body.word(3).as_said());
+    let (precedence, shape) = (body.low(1).unchecked(), body.word(3).unchecked());
     let winner = StoppingRule { precedence, pattern_hash: shape, created_ns: 0 };
     let takers = adapter.steering.matching_rules(&key.words(), &winner);
     if takers.is_empty() {

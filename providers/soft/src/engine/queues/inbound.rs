@@ -23,10 +23,10 @@ use crate::engine::keys::regions::{
     IMPORTED, LOCAL_WRITE, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE, is_window, right_to_flush,
 };
 use crate::engine::keys::windows::BindResult;
+use crate::engine::queues::cq::Cq;
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::{Inbound, MessageProgress};
 use crate::engine::queues::srq::Srq;
-use crate::probes;
 use abi::*;
 use soft_memory::careful::MappedRange;
 use soft_memory::ranges::Remote;
@@ -118,13 +118,17 @@ impl Inbound {
         }
     }
 
-    /// Adds the completion of a receive to the CQ of the selected shared queue, otherwise to the
-    /// receive CQ of the QP.
+    /// Adds the completion of a receive.
     fn push(&self, qp: &Qp, cqe: &Cqe, solicited: bool) {
-        let named = self.srq.as_ref().and_then(|srq| srq.cq.as_ref());
-        if let Some(cq) = named.or(qp.pair().map(|pair| &pair.recv_cq)) {
+        if let Some(cq) = self.cq(qp) {
             cq.push(cqe, solicited);
         }
+    }
+
+    /// The CQ of the selected shared queue, otherwise the receive CQ of the QP.
+    fn cq<'a>(&'a self, qp: &'a Qp) -> Option<&'a Cq> {
+        let of_srq = self.srq.as_ref().and_then(|srq| srq.cq.as_ref());
+        of_srq.or(qp.pair().map(|pair| &pair.recv_cq)).map(|cq| &**cq)
     }
 
     /// The protection domain of receives and of the keys of one-sided requests.
@@ -367,8 +371,9 @@ impl Inbound {
             vendor_err: vendor_err(status),
             ..Cqe::default()
         };
-        probes::completion_error(&cqe);
-        self.push(qp, &cqe, false);
+        if let Some(cq) = self.cq(qp) {
+            cq.push_failed(&cqe, false);
+        }
     }
 
     /// Serves a piece of an RDMA WRITE: `len` bytes at `source`, or none if the initiator placed

@@ -32,7 +32,6 @@ use crate::engine::ring::holder::{PeerState, Reach};
 use crate::engine::ring::rendezvous;
 use crate::engine::ring::{AckWait, LentChunk, Link, RingSender};
 use crate::engine::xrc::XrcRings;
-use crate::probes;
 use abi::*;
 use soft_local::fabric::Peer;
 use soft_local::shm::holder::RingHolder;
@@ -134,9 +133,7 @@ impl Requester {
     /// In SQD: continues the request that was begun, and no later request.
     #[cold]
     fn finish_begun(&mut self, qp: &Qp) {
-        let posted = std::mem::replace(&mut self.sends.queue.posted, self.sends.queue.issued + 1);
-        self.issue_waiting(qp);
-        self.sends.queue.posted = posted;
+        self.issue_before(self.sends.queue.issued + 1, |of| of.issue_waiting(qp));
     }
 
     /// Stops the send queue behind the failed request. The QP state changes now, before the failed
@@ -382,7 +379,7 @@ impl Requester {
         // the NAK would be charged to a slot that was acknowledged.
         let nak = link.ring.nak().load(Ordering::Acquire);
         let due = self.ring.next.wrapping_sub(self.ring.acked);
-        let told = link.ring.claimed_progress().as_said().wrapping_sub(self.ring.acked);
+        let told = link.ring.claimed_progress().unchecked().wrapping_sub(self.ring.acked);
         let along = qp.acks().piggybacked_beyond(self.ring.acked);
         // A distance beyond the sent slots is an older number, or a number that no correct peer
         // stores. Both count as zero.
@@ -791,8 +788,9 @@ fn complete(qp: &Qp, entry: &QueuedRequest, status: u32, byte_len: u32) -> Optio
         },
         ..success_cqe(qp, request, byte_len)
     };
-    if status != IBV_WC_SUCCESS {
-        probes::completion_error(&cqe);
-    }
-    qp.pair().map(|pair| pair.send_cq.push_with(&cqe, None, false))
+    let cq = &qp.pair()?.send_cq;
+    Some(match status {
+        IBV_WC_SUCCESS => cq.push_with(&cqe, None, false),
+        _ => cq.push_failed(&cqe, false),
+    })
 }

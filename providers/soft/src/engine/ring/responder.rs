@@ -250,7 +250,7 @@ impl Responder {
             return;
         }
         self.sender = holder;
-        let begun = self.ring.begun().load(Ordering::Relaxed).as_said();
+        let begun = self.ring.begun().load(Ordering::Relaxed).unchecked();
         if begun.wrapping_sub(self.next) as i32 > 0 {
             self.inbound.abandon(qp);
             self.rnr_since = None;
@@ -345,7 +345,7 @@ impl Responder {
             return Verdict::Dropped;
         }
         if head.op == Op::Address && qp.qp_type() == QpType::XrcRecv {
-            self.inbound.select_srq(qp, body.low(0).as_said());
+            self.inbound.select_srq(qp, body.low(0).unchecked());
             return Verdict::Done;
         }
         if !self.inbound.has_srq(qp) {
@@ -354,8 +354,10 @@ impl Responder {
         let total = match head.carrier {
             PayloadLocation::Inline => usize::from(head.count),
             // `Inbound::send` checks the length against the receive.
-            PayloadLocation::Chunk | PayloadLocation::AttachList => body.low(1).as_said() as usize,
-            PayloadLocation::Attach => body.high(ATTACH_SGES + 1).as_said() as usize,
+            PayloadLocation::Chunk | PayloadLocation::AttachList => {
+                body.low(1).unchecked() as usize
+            }
+            PayloadLocation::Attach => body.high(ATTACH_SGES + 1).unchecked() as usize,
         };
         let headers = Headers {
             first: head.has_flag(FIRST),
@@ -385,9 +387,11 @@ impl Responder {
             Op::Read | Op::CompareSwap | Op::FetchAdd => {
                 self.serve_with_response(qp, link, &head, body)
             }
-            Op::AtomicWrite => self.inbound.store(qp, remote_address(body), body.word(2).as_said()),
+            Op::AtomicWrite => {
+                self.inbound.store(qp, remote_address(body), body.word(2).unchecked())
+            }
             Op::Flush => {
-                let (len, what) = (body.word(2).as_said(), body.high(1).as_said());
+                let (len, what) = (body.word(2).unchecked(), body.high(1).unchecked());
                 self.inbound.flush(qp, remote_address(body), len, what)
             }
             _ => self.inbound.reject(qp, Nak::Invalid),
@@ -404,7 +408,7 @@ impl Responder {
     ) -> Verdict {
         let remote = remote_address(body);
         // Bytes that the initiator already placed are not moved again.
-        let len = body.high(1).as_said() as usize;
+        let len = body.high(1).unchecked() as usize;
         let source = match head.carrier {
             _ if head.has_flag(PLACED) => None,
             PayloadLocation::Inline if len <= ADDRESSED_INLINE => {
@@ -423,7 +427,7 @@ impl Responder {
             _ => return self.inbound.reject(qp, Nak::Invalid),
         };
         let total = match head.carrier {
-            PayloadLocation::Chunk => body.high(2).as_said() as usize,
+            PayloadLocation::Chunk => body.high(2).unchecked() as usize,
             _ => len,
         };
         self.inbound.write(qp, &Headers { total, ..*headers }, remote, len, source)
@@ -444,7 +448,7 @@ impl Responder {
         };
         let swaps = head.op == Op::CompareSwap;
         if is_read {
-            let total = u64::from(body.high(2).as_said());
+            let total = u64::from(body.high(2).unchecked());
             let whole = if head.has_flag(FIRST) && total > len as u64 {
                 self.inbound.check_access(qp, remote, total, REMOTE_READ)
             } else {
@@ -455,7 +459,7 @@ impl Responder {
                 Err(nak) => self.inbound.reject(qp, nak),
             };
         }
-        let [compare_add, swap] = [2, 3].map(|at| body.word(at).as_said());
+        let [compare_add, swap] = [2, 3].map(|at| body.word(at).unchecked());
         let change = |old| new_atomic_value(swaps, old, compare_add, swap);
         self.inbound.atomic(qp, remote, change, answer)
     }
@@ -463,7 +467,7 @@ impl Responder {
 
 /// The target named by a one-sided request, unchecked; `Inbound::admit` checks it.
 fn remote_address(body: &Body) -> RemoteAddress {
-    RemoteAddress { addr: body.word(0).as_said(), rkey: body.low(1).as_said() }
+    RemoteAddress { addr: body.word(0).unchecked(), rkey: body.low(1).unchecked() }
 }
 
 /// A SEND piece: its bytes are in a slot of the local ring, or at the place that the slot names.
@@ -561,8 +565,8 @@ impl SlotSource<'_> {
         if head.carrier == PayloadLocation::Attach {
             let lens = [body.low(3), body.high(3), body.low(4)];
             // Addresses of the other process, checked by the kernel.
-            let range = |(at, len)| IoVec::new(body.word(at).as_said(), len as usize);
-            let lens = lens.map(Unchecked::as_said).into_iter().take(usize::from(head.count));
+            let range = |(at, len)| IoVec::new(body.word(at).unchecked(), len as usize);
+            let lens = lens.map(Unchecked::unchecked).into_iter().take(usize::from(head.count));
             return Ok(lens.enumerate().map(range).collect());
         }
         let chunk = body.low(0).check(|chunk| chunk_of(&link.view, chunk)).ok_or(Errno::EPROTO)?;

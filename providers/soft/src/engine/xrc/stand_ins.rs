@@ -238,7 +238,7 @@ impl Xrc {
         word: Unchecked<u64>,
     ) -> bool {
         // QP numbers and an event, checked below or before the task is executed.
-        let word = word.as_said();
+        let word = word.unchecked();
         let (by, of) = (head.src_qpn, low(word));
         let task = match head.op {
             Op::XrcAsk if split_qpn(by).0 == slot => {

@@ -25,7 +25,7 @@ mod remote;
 mod requests;
 mod srd;
 
-pub(crate) use numbers::NAMED_QPS;
+pub(crate) use numbers::LOW_QPS;
 
 use crate::config;
 use crate::guid::AdapterGuid;

@@ -10,22 +10,22 @@ use soft_local::shm::layout::{SLOTS, qpn, split_qpn};
 const INDEX_BITS: u32 = 6;
 
 /// QPs of emulated devices in a process.
-pub(crate) const NAMED_QPS: u16 = 1 << INDEX_BITS;
+pub(crate) const LOW_QPS: u16 = 1 << INDEX_BITS;
 
 const _: () = assert!(INDEX_BITS + SLOTS.trailing_zeros() == 16);
 // The emulated adapter reports how many QPs have numbers.
-const _: () = assert!(emulated_efa::adapter::MAX_QP == NAMED_QPS as u32);
+const _: () = assert!(emulated_efa::adapter::MAX_QP == LOW_QPS as u32);
 
 /// The vendor's number of a QP of the adapter; None for a QP outside of the range.
 pub(super) fn vendor_number(number: u32) -> Option<u16> {
     let (slot, index) = split_qpn(number);
-    let index = u16::try_from(index).ok().filter(|index| *index < NAMED_QPS)?;
+    let index = u16::try_from(index).ok().filter(|index| *index < LOW_QPS)?;
     Some(slot << INDEX_BITS | index)
 }
 
 /// The number in the adapter of a QP with a vendor's number.
 pub(super) const fn adapter_number(vendor: u16) -> u32 {
-    qpn(vendor >> INDEX_BITS, (vendor & (NAMED_QPS - 1)) as usize)
+    qpn(vendor >> INDEX_BITS, (vendor & (LOW_QPS - 1)) as usize)
 }
 
 #[cfg(test)]

@@ -128,29 +128,29 @@ fn a_hello_with_false_statements_is_refused_with_the_reason() {
     let slot = lease.slot();
     let good = files();
     let fds = [good.tables.as_fd(), good.rings.as_fd(), good.wake.as_fd()];
-    let try_hello = |output: Introduction, fds: &[_]| {
+    let try_hello = |hello: Introduction, fds: &[_]| {
         let socket = scene.connect();
-        socket.send(&HandshakeMessage::Hello(output).emit(), fds).unwrap();
+        socket.send(&HandshakeMessage::Hello(hello).emit(), fds).unwrap();
         refusal(&socket)
     };
-    let output = honest(slot);
-    assert_eq!(try_hello(output, &[]), Refusal::Garbage);
-    assert_eq!(try_hello(output, &fds[..2]), Refusal::Garbage);
-    assert_eq!(try_hello(output, &[fds[0], fds[1], fds[2], fds[2]]), Refusal::Garbage);
-    let long = Introduction { tables_len: 2 * LEN as u64, ..output };
+    let hello = honest(slot);
+    assert_eq!(try_hello(hello, &[]), Refusal::Garbage);
+    assert_eq!(try_hello(hello, &fds[..2]), Refusal::Garbage);
+    assert_eq!(try_hello(hello, &[fds[0], fds[1], fds[2], fds[2]]), Refusal::Garbage);
+    let long = Introduction { tables_len: 2 * LEN as u64, ..hello };
     assert_eq!(try_hello(long, &fds), Refusal::Segment);
-    let empty = Introduction { rings_len: 0, ..output };
+    let empty = Introduction { rings_len: 0, ..hello };
     assert_eq!(try_hello(empty, &fds), Refusal::Segment);
-    let huge = Introduction { rings_len: u64::MAX, ..output };
+    let huge = Introduction { rings_len: u64::MAX, ..hello };
     assert_eq!(try_hello(huge, &fds), Refusal::Segment);
     // The wrong order: the tables lack a seal.
-    assert_eq!(try_hello(output, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
-    assert_eq!(try_hello(output, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
+    assert_eq!(try_hello(hello, &[fds[1], fds[0], fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(hello, &[fds[0], fds[1], fds[1]]), Refusal::Segment);
     let unsealed = Memfd::create(c"fv-test", LEN).unwrap();
-    assert_eq!(try_hello(output, &[fds[0], unsealed.as_fd(), fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(hello, &[fds[0], unsealed.as_fd(), fds[2]]), Refusal::Segment);
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null").unwrap();
-    assert_eq!(try_hello(output, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
-    assert_eq!(try_hello(output, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
+    assert_eq!(try_hello(hello, &[fds[0], null.as_fd(), fds[2]]), Refusal::Segment);
+    assert_eq!(try_hello(hello, &[fds[0], fds[1], null.as_fd()]), Refusal::Segment);
     // Slots that the sender does not own: the fabric's, the good peer's, a free slot, and invalid
     // slots.
     for slot in [1, 2, 40, 0, 64, u16::MAX] {
@@ -277,7 +277,7 @@ fn a_handshake_broken_off_makes_no_peer() {
         let socket = scene.connect();
         socket.send(&hello, &fds).unwrap();
         assert!(
-            matches!(answer(&socket), Some(HandshakeMessage::Welcome(output)) if output.slot == 1)
+            matches!(answer(&socket), Some(HandshakeMessage::Welcome(hello)) if hello.slot == 1)
         );
         if let Some(bytes) = last_word {
             socket.send(&bytes, &[]).unwrap();

@@ -6,6 +6,7 @@
 
 use crate::engine::clock::MachineClock;
 use crate::engine::queues::cq::Cq;
+use crate::probes;
 use soft_semantics::completion::{CompletionRing, Cqe, PushOutcome, RareFields, Stamped};
 use soft_sys::spin_lock::SpinLockGuard;
 use std::sync::atomic::Ordering;
@@ -59,6 +60,13 @@ impl Cq {
         let pushed = batch.ring.push(cqe, rare, solicited, &MachineClock);
         batch.end(pushed);
         position
+    }
+
+    /// Adds a completion with an error, and tells tracers. Returns the position of the completion.
+    #[cold]
+    pub(crate) fn push_failed(&self, cqe: &Cqe, solicited: bool) -> u64 {
+        probes::completion_error(cqe);
+        self.push_with(cqe, None, solicited)
     }
 
     /// The position of the oldest completion not polled yet.

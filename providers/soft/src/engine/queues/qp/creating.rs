@@ -140,7 +140,7 @@ impl Qp {
         }
         .ok_or(Errno::ENOMEM)?;
         let reserved = if is_named {
-            adapter.registry.reserve_named_qp()
+            adapter.registry.reserve_low_qp()
         } else {
             adapter.registry.reserve_qp()
         };

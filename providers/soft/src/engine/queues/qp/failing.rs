@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 use crate::engine::queues::qp::{Pair, Qp, Role};
-use crate::probes;
 use abi::*;
 use soft_local::shm::layout::qpn;
 use soft_semantics::completion::{Cqe, found_by};
@@ -109,8 +108,7 @@ impl Qp {
             vendor_err: found_by::FLUSH,
             ..Cqe::default()
         };
-        probes::completion_error(&cqe);
-        pair.recv_cq.push(&cqe, false);
+        pair.recv_cq.push_failed(&cqe, false);
     }
 
     /// Reports an asynchronous event of this QP.

@@ -8,6 +8,8 @@
 
 use crate::engine::queues::qp::Qp;
 use crate::engine::queues::qp::{Issued, Requester, Wire};
+use soft_semantics::inbound::Nak;
+use soft_semantics::request::RequestOperation;
 
 /// A placeholder while the wire is issuing.
 #[derive(Debug)]
@@ -56,6 +58,33 @@ pub(in crate::engine) fn restore_replaced(wire: &mut Box<dyn Wire>) {
 }
 
 impl Requester {
+    /// Calls `issue` for the requests before `end` only, as if no later request were posted.
+    pub(in crate::engine) fn issue_before<T>(
+        &mut self,
+        end: u64,
+        issue: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let posted = std::mem::replace(&mut self.sends.queue.posted, end);
+        let issued = issue(self);
+        self.sends.queue.posted = posted;
+        issued
+    }
+
+    /// Makes the remote QP refuse request `n`, in place of the requested operation. `issue` issues
+    /// the request.
+    pub(in crate::engine) fn issue_with_refusal<T>(
+        &mut self,
+        n: u64,
+        nak: Nak,
+        issue: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let operation = &mut self.sends.queue.entry(n).request.operation;
+        let kept = std::mem::replace(operation, RequestOperation::Refused(nak));
+        let issued = self.issue_before(n + 1, issue);
+        self.sends.queue.entry(n).request.operation = kept;
+        issued
+    }
+
     /// Issues waiting requests as far as possible.
     pub(in crate::engine) fn issue_waiting(&mut self, qp: &Qp) {
         let mut wire = std::mem::replace(&mut self.wire, Box::new(NoWire));

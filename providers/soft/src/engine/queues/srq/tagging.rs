@@ -119,10 +119,11 @@ impl TagMatching {
             wc_flags: IBV_WC_TM_DATA_VALID,
             ..Cqe::default()
         };
-        if !good {
-            crate::probes::completion_error(&cqe);
+        if good {
+            self.cq.push(&cqe, fetch.solicited);
+        } else {
+            self.cq.push_failed(&cqe, fetch.solicited);
         }
-        self.cq.push(&cqe, fetch.solicited);
     }
 
     /// Releases the entry of a message that ended before completion.

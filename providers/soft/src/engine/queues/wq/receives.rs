@@ -163,8 +163,7 @@ impl Wq {
                 qp_num: self.number,
                 ..Cqe::default()
             };
-            crate::probes::completion_error(&cqe);
-            self.cq.push(&cqe, false);
+            self.cq.push_failed(&cqe, false);
         }
     }
 
