@@ -19,8 +19,7 @@ use std::sync::Arc;
 /// Length in bytes: five words.
 const LEN: usize = 40;
 /// The seals: the file never changes.
-const SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL).union(WRITE);
-const WRITE: Seals = Seals::from_bits_retain(libc::F_SEAL_WRITE);
+const SEALS: Seals = Seals::SHRINK.union(Seals::GROW).union(Seals::SEAL).union(Seals::WRITE);
 
 /// The identity of a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,22 +2,19 @@
 //! directory and its entries are accessed through this module.
 
 use std::{
-    ffi::CString,
     fmt,
     fs::File,
     io::Read,
-    mem::MaybeUninit,
-    os::{
-        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::ffi::OsStrExt,
-    },
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::Path,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use libc::{c_int, gid_t, mode_t, uid_t};
+use libc::{gid_t, mode_t, uid_t};
+use rustix::fs::{self, AtFlags, CWD, FlockOperation, Gid, Mode, OFlags};
+use rustix::io::{pread, pwrite};
 
-use super::errno::{Errno, check, check_len, retry};
+use super::errno::{Errno, done, retry};
 
 /// An open directory. Operations refer to this directory, even if its path is reused.
 #[derive(Debug)]
@@ -57,6 +54,18 @@ impl Stamp {
 /// Longer than the tick of any file system's clock; some count seconds, or two seconds.
 const TICKS: Duration = Duration::from_secs(3);
 
+impl From<fs::Stat> for Stat {
+    fn from(stat: fs::Stat) -> Self {
+        Self {
+            id: (stat.st_dev, stat.st_ino),
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+            mode: stat.st_mode,
+            changed: Stamp { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec as i64 },
+        }
+    }
+}
+
 impl Stat {
     /// Whether the file is a directory.
     pub fn is_dir(&self) -> bool {
@@ -83,29 +92,27 @@ impl Dir {
     /// Opens the directory at `path`.
     pub fn open(path: &Path, links: Links) -> Result<Self, Errno> {
         let flags = match links {
-            Links::Follow => 0,
-            Links::Refuse => libc::O_NOFOLLOW,
+            Links::Follow => OFlags::empty(),
+            Links::Refuse => OFlags::NOFOLLOW,
         };
-        open(libc::AT_FDCWD, &c_path(path)?, flags | libc::O_DIRECTORY, 0).map(Self)
+        open(CWD, path, flags | OFlags::DIRECTORY, 0).map(Self)
     }
 
     /// Opens the directory `name` in this one.
     pub fn open_dir(&self, name: &Path) -> Result<Self, Errno> {
-        let flags = libc::O_NOFOLLOW | libc::O_DIRECTORY;
-        open(self.0.as_raw_fd(), &c_path(name)?, flags, 0).map(Self)
+        open(self.as_fd(), name, OFlags::NOFOLLOW | OFlags::DIRECTORY, 0).map(Self)
     }
 
     /// Opens the file `name` for reading and writing, and creates the file if necessary.
     pub fn open_file(&self, name: &Path, mode: mode_t) -> Result<OwnedFd, Errno> {
-        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_NOFOLLOW;
-        open(self.0.as_raw_fd(), &c_path(name)?, flags, mode)
+        open(self.as_fd(), name, OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW, mode)
     }
 
     /// Reads the regular file `name` of at most `most` bytes; `EFBIG` or `EINVAL` otherwise.
     pub fn read_file(&self, name: &Path, most: usize) -> Result<Vec<u8>, Errno> {
         // Non-blocking, because another kind of file could block.
-        let flags = libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-        let fd = open(self.0.as_raw_fd(), &c_path(name)?, flags, 0)?;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let fd = open(self.as_fd(), name, flags, 0)?;
         if stat_fd(fd.as_fd())?.mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EINVAL);
         }
@@ -116,48 +123,34 @@ impl Dir {
 
     /// Renames `from` to `to`, replacing the latter.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
-        let (from, to, dir) = (c_path(from)?, c_path(to)?, self.0.as_raw_fd());
-        // SAFETY: both names are C strings that outlive the call.
-        check(unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) })?;
-        Ok(())
+        done(fs::renameat(&self.0, from, &self.0, to))
     }
 
     /// Creates the directory `name`.
     pub fn make_dir(&self, name: &Path, mode: mode_t) -> Result<(), Errno> {
-        let name = c_path(name)?;
-        // SAFETY: `name` is a C string that outlives the call.
-        check(unsafe { libc::mkdirat(self.0.as_raw_fd(), name.as_ptr(), mode) })?;
-        Ok(())
+        done(fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode)))
     }
 
     /// Removes the file or socket `name`.
     pub fn unlink(&self, name: &Path) -> Result<(), Errno> {
-        self.remove(name, 0)
+        done(fs::unlinkat(&self.0, name, AtFlags::empty()))
     }
 
     /// Removes the empty directory `name`.
     pub fn remove_dir(&self, name: &Path) -> Result<(), Errno> {
-        self.remove(name, libc::AT_REMOVEDIR)
+        done(fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR))
     }
 
     /// The status of `name` in this directory; a symbolic link is not followed.
     pub fn stat(&self, name: &Path) -> Result<Stat, Errno> {
-        let name = c_path(name)?;
-        stat_at(self.0.as_raw_fd(), &name, libc::AT_SYMLINK_NOFOLLOW)
+        done(fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)).map(Stat::from)
     }
 
     /// Protects the directory from cleaners of temporary directories, which skip a directory with a
     /// BSD lock (`tmpfiles.d(5)`, "Age"), until this descriptor is closed.
     pub fn keep_from_cleaners(&self) {
-        // SAFETY: plain integers. A file system without locks needs no protection.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
-    }
-
-    fn remove(&self, name: &Path, flags: c_int) -> Result<(), Errno> {
-        let name = c_path(name)?;
-        // SAFETY: `name` is a C string that outlives the call.
-        check(unsafe { libc::unlinkat(self.0.as_raw_fd(), name.as_ptr(), flags) })?;
-        Ok(())
+        // A file system without locks needs no protection.
+        let _ = fs::flock(&self.0, FlockOperation::NonBlockingLockShared);
     }
 }
 
@@ -169,103 +162,60 @@ impl AsFd for Dir {
 
 /// Creates the directory `path`.
 pub fn make_dir(path: &Path, mode: mode_t) -> Result<(), Errno> {
-    let path = c_path(path)?;
-    // SAFETY: `path` is a C string that outlives the call.
-    check(unsafe { libc::mkdir(path.as_ptr(), mode) })?;
-    Ok(())
+    done(fs::mkdir(path, Mode::from_raw_mode(mode)))
 }
 
 /// Removes the empty directory `path`.
 pub fn remove_dir(path: &Path) -> Result<(), Errno> {
-    let path = c_path(path)?;
-    // SAFETY: `path` is a C string that outlives the call.
-    check(unsafe { libc::rmdir(path.as_ptr()) })?;
-    Ok(())
+    done(fs::rmdir(path))
 }
 
 /// The status of `path`; a symbolic link is followed.
 pub fn stat(path: &Path) -> Result<Stat, Errno> {
-    stat_at(libc::AT_FDCWD, &c_path(path)?, 0)
+    done(fs::stat(path)).map(Stat::from)
 }
 
 /// The status of an open file.
 pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
-    stat_at(fd.as_raw_fd(), c"", libc::AT_EMPTY_PATH)
+    done(fs::fstat(fd)).map(Stat::from)
 }
 
 /// Sets the permissions of an open file or directory, regardless of the umask.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: mode_t) -> Result<(), Errno> {
-    // SAFETY: plain integers on an open descriptor.
-    check(unsafe { libc::fchmod(fd.as_raw_fd(), mode) })?;
-    Ok(())
+    done(fs::fchmod(fd, Mode::from_raw_mode(mode)))
 }
 
 /// Sets the group of an open file or directory.
 pub fn set_group(fd: BorrowedFd<'_>, group: gid_t) -> Result<(), Errno> {
-    // SAFETY: plain integers on an open descriptor; an owner of all ones stays unchanged.
-    check(unsafe { libc::fchown(fd.as_raw_fd(), uid_t::MAX, group) })?;
-    Ok(())
+    done(fs::fchown(fd, None, Some(Gid::from_raw(group))))
 }
 
 /// Sets permissions and group of the socket file at `path`, which cannot be opened.
 pub fn set_path_mode(path: &Path, mode: mode_t, group: Option<gid_t>) -> Result<(), Errno> {
-    let path = c_path(path)?;
     if let Some(group) = group {
-        // SAFETY: `path` is a C string that outlives the call.
-        check(unsafe { libc::lchown(path.as_ptr(), uid_t::MAX, group) })?;
+        let group = Some(Gid::from_raw(group));
+        done(fs::chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
     }
-    // SAFETY: `path` is a C string that outlives the call; the mode is a plain integer.
-    check(unsafe { libc::chmod(path.as_ptr(), mode) })?;
-    Ok(())
+    done(fs::chmod(path, Mode::from_raw_mode(mode)))
 }
 
 /// The first 8 bytes of a file, padded with zeros.
 pub fn read_word(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
-    retry(|| {
-        // SAFETY: `bytes` has room for the 8 bytes asked for.
-        check_len(unsafe { libc::pread(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), 0) })
-    })?;
+    retry(|| done(pread(fd, &mut bytes, 0)))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Replaces the first 8 bytes of a file.
 pub fn write_word(fd: BorrowedFd<'_>, word: u64) -> Result<(), Errno> {
     let bytes = word.to_ne_bytes();
-    retry(|| {
-        // SAFETY: `bytes` has 8 readable bytes.
-        check_len(unsafe { libc::pwrite(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) })
-    })?;
+    retry(|| done(pwrite(fd, &bytes, 0)))?;
     Ok(())
 }
 
-fn c_path(path: &Path) -> Result<CString, Errno> {
-    CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)
-}
-
-fn open(dir: c_int, path: &CString, flags: c_int, mode: mode_t) -> Result<OwnedFd, Errno> {
-    let fd = retry(|| {
-        // SAFETY: `path` is a C string that outlives the call; the mode has the type to which a
-        // variadic call promotes it.
-        check(unsafe { libc::openat(dir, path.as_ptr(), flags | libc::O_CLOEXEC, mode) })
-    })?;
-    // SAFETY: the kernel just made `fd`, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn stat_at(dir: c_int, path: &std::ffi::CStr, flags: c_int) -> Result<Stat, Errno> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `path` is a C string that outlives the call; `stat` has room for the result.
-    check(unsafe { libc::fstatat(dir, path.as_ptr(), stat.as_mut_ptr(), flags) })?;
-    // SAFETY: the call succeeded, so it filled `stat`.
-    let stat = unsafe { stat.assume_init() };
-    Ok(Stat {
-        id: (stat.st_dev, stat.st_ino),
-        uid: stat.st_uid,
-        gid: stat.st_gid,
-        mode: stat.st_mode,
-        changed: Stamp { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec },
-    })
+fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: mode_t) -> Result<OwnedFd, Errno> {
+    let mode = Mode::from_raw_mode(mode);
+    retry(|| done(fs::openat(dir, path, flags | OFlags::CLOEXEC, mode)))
 }
 
 #[cfg(test)]

@@ -15,6 +15,11 @@ pub fn check_len(ret: isize) -> Result<usize, Errno> {
     usize::try_from(ret).map_err(|_| Errno::last())
 }
 
+/// The result of a call of rustix.
+pub fn done<T>(result: rustix::io::Result<T>) -> Result<T, Errno> {
+    result.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
+}
+
 /// Repeats a call while a signal interrupts it.
 pub fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {

@@ -3,12 +3,15 @@
 
 use std::{
     fs,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
 };
 
 use cface::cancel::Uncancelled;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{read, retry_on_intr, write};
 
-use super::errno::{Errno, check, check_len, retry};
+use super::errno::{Errno, done};
 
 /// A counter whose descriptor is readable while the counter is not zero; never blocks.
 #[derive(Debug)]
@@ -17,10 +20,7 @@ pub struct EventFd(OwnedFd);
 impl EventFd {
     /// A new counter at zero.
     pub fn new() -> Result<Self, Errno> {
-        // SAFETY: plain integers.
-        let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        // SAFETY: the kernel just made `fd`, which has no other owner.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        done(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map(Self)
     }
 
     /// Adopts a received descriptor, if it is an event counter on which a write cannot block.
@@ -37,9 +37,8 @@ impl EventFd {
     /// # Errors
     /// As [`verify`](Self::verify).
     pub fn check(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        // SAFETY: F_GETFL takes no argument; `fd` is open.
-        let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
-        if flags & libc::O_NONBLOCK == 0 || flags & libc::O_ACCMODE != libc::O_RDWR {
+        let flags = done(fcntl_getfl(fd))?;
+        if !flags.contains(OFlags::NONBLOCK) || flags & OFlags::RWMODE != OFlags::RDWR {
             return Err(Errno::EINVAL);
         }
         // Without /proc an event counter looks like a pipe, so the flags must suffice.
@@ -56,23 +55,14 @@ impl EventFd {
         let one = 1_u64.to_ne_bytes();
         // A non-blocking counter otherwise fails with EAGAIN at its maximum, when its reader is
         // awake.
-        let _ = retry(|| {
-            // SAFETY: `one` is 8 bytes that live through the call.
-            check_len(unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) })
-        });
+        let _ = retry_on_intr(|| write(&self.0, &one));
     }
 
     /// Resets the counter; returns whether it was not zero.
     pub fn drain(&self) -> bool {
         let _whole = Uncancelled::begin();
         let mut count = [0_u8; 8];
-        retry(|| {
-            // SAFETY: `count` has room for the 8 bytes that the call writes.
-            check_len(unsafe {
-                libc::read(self.0.as_raw_fd(), count.as_mut_ptr().cast(), count.len())
-            })
-        })
-        .is_ok()
+        retry_on_intr(|| read(&self.0, &mut count)).is_ok()
     }
 }
 

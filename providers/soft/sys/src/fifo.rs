@@ -2,20 +2,18 @@
 //! commands from such a pipe.
 
 use std::{
-    ffi::CString,
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Read},
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::{
-            ffi::OsStrExt,
-            fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
-        },
+        unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
 };
 
-use super::errno::{Errno, check};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+use super::errno::{Errno, done};
 use super::process;
 
 /// The reading end of a named pipe. A writing end is open too, so that reads never report the end.
@@ -33,10 +31,8 @@ impl Fifo {
     /// `EEXIST`: another kind of file. `EPERM`: another user owns the pipe, or others may write to
     /// it. Otherwise the errno of `mkfifo(3)` or `open(2)`.
     pub fn open(path: &Path) -> Result<Self, Errno> {
-        let name = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: a NUL-terminated string.
-        let made = match check(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }) {
-            Ok(_) => true,
+        let made = match done(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)) {
+            Ok(()) => true,
             Err(Errno::EEXIST) => false,
             Err(other) => return Err(other),
         };

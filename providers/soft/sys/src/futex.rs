@@ -1,7 +1,8 @@
 //! Sleeping until another process changes a word of shared memory (`futex(2)`). Helper threads of
 //! the adapter and their callers sleep here.
 
-use super::errno::{Errno, check_len};
+use super::errno::{Errno, check_len, done};
+use rustix::thread::{Timespec, futex};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
@@ -21,14 +22,9 @@ const ASYNCHRONOUS: libc::c_int = 1;
 /// # Errors
 /// As `wait`, and `ETIMEDOUT`.
 pub fn wait_for(word: &AtomicU32, expected: u32, most: Duration) -> Result<(), Errno> {
-    let most = libc::timespec {
-        tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: most.subsec_nanos() as libc::c_long,
-    };
-    // SAFETY: a live word and a local variable, which the kernel only reads.
-    result(unsafe {
-        syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &raw const most)
-    })
+    const LONGEST: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+    let most = Timespec::try_from(most).unwrap_or(LONGEST);
+    result(done(futex::wait(word, SHARED, expected, Some(&most))))
 }
 
 /// Sleeps until a thread calls [`wake`] for the word, unless its value differs from `expected`. May
@@ -37,8 +33,7 @@ pub fn wait_for(word: &AtomicU32, expected: u32, most: Duration) -> Result<(), E
 /// # Errors
 /// `EINTR`: a signal handler ran that does not restart system calls.
 pub fn wait(word: &AtomicU32, expected: u32) -> Result<(), Errno> {
-    // SAFETY: a live word.
-    result(unsafe { sleep(word, expected) })
+    result(done(futex::wait(word, SHARED, expected, None)))
 }
 
 /// As [`wait`], and a cancellation point as read(2). The caller and its callers must hold no value
@@ -54,36 +49,30 @@ pub unsafe fn wait_cancellable(word: *const AtomicU32, expected: u32) -> Result<
     // SAFETY: `before` is writable. Only the system call can be cancelled: no lock is taken and
     // nothing is allocated until the previous type is restored.
     unsafe { pthread_setcanceltype(ASYNCHRONOUS, &raw mut before) };
-    // SAFETY: the word stays mapped by contract, as `sleep` requires.
-    let slept = result(unsafe { sleep(word, expected) });
-    // SAFETY: `before` is writable, and holds this thread's previous type; only this thread's type
-    // changes.
-    unsafe { pthread_setcanceltype(before, &raw mut before) };
-    slept
-}
-
-/// # Safety
-/// The word stays mapped.
-unsafe fn sleep(word: *const AtomicU32, expected: u32) -> libc::c_long {
     let nothing = std::ptr::null::<libc::timespec>();
     // SAFETY: the word stays mapped by contract, and the kernel only reads it; the NULL timeout
     // means none.
-    unsafe { syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, nothing) }
+    let slept = unsafe { syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, expected, nothing) };
+    // SAFETY: `before` is writable, and holds this thread's previous type; only this thread's type
+    // changes.
+    unsafe { pthread_setcanceltype(before, &raw mut before) };
+    result(check_len(slept as isize).map(drop))
 }
 
-fn result(returned: libc::c_long) -> Result<(), Errno> {
-    match check_len(returned as isize) {
+/// The word may lie in memory that several processes share.
+const SHARED: futex::Flags = futex::Flags::empty();
+
+fn result(slept: Result<(), Errno>) -> Result<(), Errno> {
+    match slept {
         // The value has changed: another thread was faster.
-        Err(Errno::EAGAIN) | Ok(_) => Ok(()),
-        Err(errno) => Err(errno),
+        Err(Errno::EAGAIN) => Ok(()),
+        slept => slept,
     }
 }
 
 /// Wakes one thread of any process that sleeps on the word. Returns whether one slept.
 pub fn wake(word: &AtomicU32) -> bool {
-    // SAFETY: the reference keeps the word alive for this call, in which the kernel only uses its
-    // address.
-    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, 1) > 0 }
+    futex::wake(word, SHARED, 1).is_ok_and(|woken| woken > 0)
 }
 
 #[cfg(test)]

@@ -2,14 +2,16 @@
 //! buffers of the provider are such mappings.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     sync::atomic::{AtomicPtr, Ordering},
 };
 
 use cface::mem::page_size;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::{errno::Errno, memfd::Memfd};
+use super::errno::{Errno, done};
+use super::memfd::Memfd;
 
 /// The permissions of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,18 +53,13 @@ impl Mapping {
         len: usize,
         access: Access,
     ) -> Result<Self, Errno> {
-        let offset = libc::off_t::try_from(offset).map_err(|_| Errno::EINVAL)?;
         let protection = match access {
-            Access::ReadOnly => libc::PROT_READ,
-            Access::ReadWrite => libc::PROT_READ | libc::PROT_WRITE,
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        let (anywhere, offset) = (ptr::null_mut(), offset as u64);
         // SAFETY: a NULL address without MAP_FIXED never replaces a mapping.
-        let base = unsafe {
-            libc::mmap(ptr::null_mut(), len, protection, libc::MAP_SHARED, fd.as_raw_fd(), offset)
-        };
-        if base == libc::MAP_FAILED {
-            return Err(Errno::last());
-        }
+        let base = done(unsafe { mmap(anywhere, len, protection, MapFlags::SHARED, fd, offset) })?;
         let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
         Ok(Self { base, len, access })
     }
@@ -105,14 +102,14 @@ impl Mapping {
         }
         // SAFETY: the range is in our own mapping (checked above). Its bytes change as if another
         // process wrote them, which may happen at any time.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, libc::MADV_REMOVE) };
+        let _ = unsafe { madvise(self.base.as_ptr().add(at).cast(), len, Advice::LinuxRemove) };
     }
 
     /// Excludes the bytes from core dumps, because another process owns the memory.
     pub fn exclude_from_dumps(&self) {
         // SAFETY: the range is exactly our own mapping, and the advice changes no byte of it.
         // A kernel that refuses the advice only makes dumps larger.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTDUMP) };
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
     }
 }
 
@@ -120,7 +117,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: exactly the range that `part` mapped; addresses from `base` are no longer used,
         // as its documentation requires.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -2,23 +2,15 @@
 //!
 //! The side that rarely needs order executes [`heavy`], so that the frequent side needs no fence.
 
+use rustix::thread::{MembarrierCommand, membarrier};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Executes a barrier on every running thread of every registered process.
-const GLOBAL_EXPEDITED: libc::c_long = 1 << 1;
-const REGISTER_GLOBAL_EXPEDITED: libc::c_long = 1 << 2;
-
 static REGISTERED: AtomicBool = AtomicBool::new(false);
-
-fn membarrier(command: libc::c_long) -> bool {
-    // SAFETY: takes integers only.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
 
 /// Makes other processes' [`heavy`] barriers reach this process's threads. Returns false if the
 /// kernel or a filter does not support that.
 pub fn register() -> bool {
-    let registered = membarrier(REGISTER_GLOBAL_EXPEDITED);
+    let registered = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
     REGISTERED.store(registered, Ordering::Relaxed);
     registered
 }
@@ -35,7 +27,7 @@ pub fn is_registered() -> bool {
 pub fn heavy() {
     fence(Ordering::SeqCst);
     // Where unsupported, no process relies on it: see `register`.
-    membarrier(GLOBAL_EXPEDITED);
+    let _ = membarrier(MembarrierCommand::GlobalExpedited);
     fence(Ordering::SeqCst);
 }
 
@@ -46,7 +38,7 @@ mod tests {
     #[test]
     fn a_barrier_is_allowed_once_registered() {
         if register() {
-            assert!(membarrier(GLOBAL_EXPEDITED));
+            assert!(membarrier(MembarrierCommand::GlobalExpedited).is_ok());
         }
         heavy();
     }

@@ -3,31 +3,18 @@
 
 use std::{
     ffi::CStr,
-    mem::MaybeUninit,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use libc::{c_int, c_uint};
+use rustix::fs::{MemfdFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
-use super::errno::{Errno, check, retry};
+use super::errno::{Errno, done, retry};
 use super::process;
 
-bitflags::bitflags! {
-    /// Operations that are forbidden on a memory file. A seal is never removed.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Seals: c_int {
-        /// No further seals.
-        const SEAL = libc::F_SEAL_SEAL;
-        /// The file does not shrink: a mapping of it never raises `SIGBUS`.
-        const SHRINK = libc::F_SEAL_SHRINK;
-        /// The file does not grow.
-        const GROW = libc::F_SEAL_GROW;
-        /// No new writable mapping and no `write(2)`; existing writable mappings stay writable
-        /// (Linux 5.1).
-        const FUTURE_WRITE = 0x10;
-        const _ = !0;
-    }
-}
+/// Operations that are forbidden on a memory file. A seal is never removed. With `SHRINK` a mapping
+/// of the file never raises `SIGBUS`; with `FUTURE_WRITE` (Linux 5.1) existing writable mappings
+/// stay writable.
+pub use rustix::fs::SealFlags as Seals;
 
 /// A memory file of known size.
 #[derive(Debug)]
@@ -46,16 +33,14 @@ impl Memfd {
         if process::file_size_limit() < len as u64 {
             return Err(Errno::from_raw(libc::EFBIG));
         }
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Request "not executable", else kernels from 6.3 on log a warning; older kernels do not
         // know the flag.
-        let fd = match create(name, flags | MFD_NOEXEC_SEAL) {
-            Err(Errno::EINVAL) => create(name, flags)?,
+        let fd = match done(memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)) {
+            Err(Errno::EINVAL) => done(memfd_create(name, flags))?,
             made => made?,
         };
-        let size = libc::off_t::try_from(len).map_err(|_| Errno::EINVAL)?;
-        // SAFETY: plain integers; `fd` is open for the length of the call.
-        retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), size) }))?;
+        retry(|| done(ftruncate(&fd, len as u64)))?;
         Ok(Self { fd, len })
     }
 
@@ -74,11 +59,11 @@ impl Memfd {
     /// # Errors
     /// As [`verify`](Self::verify).
     pub fn check(fd: BorrowedFd<'_>, len: usize, required: Seals) -> Result<(), Errno> {
-        if !seals_of(fd)?.contains(required) {
+        if !done(fcntl_get_seals(fd))?.contains(required) {
             return Err(Errno::EPERM);
         }
         // Check the size after the seals: an unsealed size may change at any time.
-        if u64::try_from(len) != Ok(size(fd)?) {
+        if usize::try_from(done(fstat(fd))?.st_size) != Ok(len) {
             return Err(Errno::EINVAL);
         }
         Ok(())
@@ -86,14 +71,12 @@ impl Memfd {
 
     /// Adds `seals`.
     pub fn seal(&self, seals: Seals) -> Result<(), Errno> {
-        // SAFETY: F_ADD_SEALS takes an int; `self.fd` is open.
-        check(unsafe { libc::fcntl(self.fd.as_raw_fd(), libc::F_ADD_SEALS, seals.bits()) })?;
-        Ok(())
+        done(fcntl_add_seals(&self.fd, seals))
     }
 
     /// The seals of the file; `EINVAL`: not a memory file.
     pub fn seals(&self) -> Result<Seals, Errno> {
-        seals_of(self.fd.as_fd())
+        done(fcntl_get_seals(&self.fd))
     }
 
     /// Size in bytes.
@@ -113,30 +96,6 @@ impl AsFd for Memfd {
     }
 }
 
-fn seals_of(fd: BorrowedFd<'_>) -> Result<Seals, Errno> {
-    // SAFETY: F_GET_SEALS takes no argument; `fd` is open.
-    let bits = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })?;
-    Ok(Seals::from_bits_retain(bits))
-}
-
-fn create(name: &CStr, flags: c_uint) -> Result<OwnedFd, Errno> {
-    // SAFETY: `name` is a C string that outlives the call.
-    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-    // SAFETY: the kernel just made `fd`, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: `stat` has room for what the call writes; `fd` is open.
-    check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
-    // SAFETY: the call succeeded, so it filled `stat`.
-    u64::try_from(unsafe { stat.assume_init() }.st_size).map_err(|_| Errno::EINVAL)
-}
-
-/// `MFD_NOEXEC_SEAL` of `<linux/memfd.h>`, Linux 6.3.
-const MFD_NOEXEC_SEAL: c_uint = 0x8;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,9 +107,7 @@ mod tests {
     fn a_sealed_file_keeps_its_size() {
         let file = Memfd::create(c"fv-test", 8192).unwrap();
         file.seal(SIZE).unwrap();
-        // SAFETY: plain integers on a descriptor this test owns.
-        let ret = check(unsafe { libc::ftruncate(file.fd.as_raw_fd(), 4096) });
-        assert_eq!(ret, Err(Errno::EPERM));
+        assert_eq!(done(ftruncate(&file.fd, 4096)), Err(Errno::EPERM));
     }
 
     #[test]

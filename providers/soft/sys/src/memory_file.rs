@@ -1,13 +1,14 @@
 //! Files whose bytes are memory that any process can map: tmpfs and hugetlbfs files (including
 //! those of `memfd_create(2)`), and DMA-BUFs (`<linux/dma-buf.h>`).
 
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 
 use cface::mem::page_size;
 use libc::c_int;
 
-use super::errno::{Errno, check};
+use rustix::fs::{fstat, fstatfs};
+
+use super::errno::{Errno, check, done};
 use super::map::{Access, Mapping};
 
 /// A memory file, held through a duplicate of the application's descriptor.
@@ -31,11 +32,7 @@ impl MemoryFile {
         let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
         // SAFETY: the kernel just made the descriptor, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(copy) };
-        let mut system = MaybeUninit::<libc::statfs>::uninit();
-        // SAFETY: the call writes at most one `statfs`; the descriptor is open.
-        check(unsafe { libc::fstatfs(fd.as_raw_fd(), system.as_mut_ptr()) })?;
-        // SAFETY: the call succeeded, so it filled the structure.
-        let system = unsafe { system.assume_init() };
+        let system = done(fstatfs(&fd))?;
         let page = page_size() as u64;
         let (granule, is_dma_buf) = match system.f_type {
             TMPFS => (page, false),
@@ -43,11 +40,7 @@ impl MemoryFile {
             DMA_BUF => (page, true),
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        let mut stat = MaybeUninit::<libc::stat>::uninit();
-        // SAFETY: the call writes at most one `stat`; the descriptor is open.
-        check(unsafe { libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) })?;
-        // SAFETY: the call succeeded, so it filled the structure.
-        let stat = unsafe { stat.assume_init() };
+        let stat = done(fstat(&fd))?;
         // A directory or FIFO on tmpfs is not memory.
         if !is_dma_buf && stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EOPNOTSUPP);
@@ -88,15 +81,16 @@ impl MemoryFile {
 }
 
 /// `TMPFS_MAGIC`, `HUGETLBFS_MAGIC` and `DMA_BUF_MAGIC` of `<linux/magic.h>`.
-const TMPFS: libc::__fsword_t = 0x0102_1994;
-const HUGETLBFS: libc::__fsword_t = 0x9584_58f6;
-const DMA_BUF: libc::__fsword_t = 0x444d_4142;
+const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+const HUGETLBFS: rustix::fs::FsWord = 0x9584_58f6;
+const DMA_BUF: rustix::fs::FsWord = 0x444d_4142;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memfd::Memfd;
     use std::fs::File;
+    use std::os::fd::AsRawFd;
 
     fn kind(fd: c_int) -> Result<u64, Errno> {
         MemoryFile::of(fd).map(|file| file.len)

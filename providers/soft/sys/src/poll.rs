@@ -2,14 +2,14 @@
 //! fabric and the threads of the network side wait here.
 
 use std::{
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-    ptr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     time::Duration,
 };
 
 use cface::cancel::Uncancelled;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::errno::{Errno, check, retry};
+use super::errno::{Errno, done, retry};
 
 /// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: no timeout).
 /// Returns for each descriptor whether it is ready; after a signal none is.
@@ -19,7 +19,7 @@ pub fn wait<const N: usize>(
 ) -> Result<[bool; N], Errno> {
     let mut polled = fds.map(entry);
     wait_for(&mut polled, timeout)?;
-    Ok(polled.map(|fd| fd.revents != 0))
+    Ok(polled.map(|fd| !fd.revents().is_empty()))
 }
 
 /// Whether `fd` is readable or hung up now. A pending signal interrupts a call that does not sleep,
@@ -30,7 +30,7 @@ pub fn wait<const N: usize>(
 pub fn is_ready(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut polled = [entry(fd)];
     retry(|| poll_once(&mut polled, Some(Duration::ZERO)))?;
-    Ok(polled[0].revents != 0)
+    Ok(!polled[0].revents().is_empty())
 }
 
 /// As [`wait`], for a variable number of descriptors.
@@ -46,17 +46,14 @@ pub struct Epoll(OwnedFd);
 impl Epoll {
     /// An empty set.
     pub fn new() -> Result<Self, Errno> {
-        // SAFETY: plain integers.
-        let fd = check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
-        // SAFETY: the kernel just made `fd`, which has no other owner.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        done(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Self)
     }
 
     /// Adds `fd`, reported as `token` while it is readable or hung up. Adding it twice has no
     /// effect.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: token };
-        match self.control(libc::EPOLL_CTL_ADD, fd, &raw mut event) {
+        let token = epoll::EventData::new_u64(token);
+        match done(epoll::add(&self.0, fd, token, epoll::EventFlags::IN)) {
             Err(Errno::EEXIST) => Ok(()),
             done => done,
         }
@@ -66,29 +63,17 @@ impl Epoll {
     /// set.
     pub fn remove(&self, fd: BorrowedFd<'_>) {
         // Ignore that the descriptor may not be in the set.
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, ptr::null_mut());
+        let _ = epoll::delete(&self.0, fd);
     }
 
     /// The tokens of ready descriptors, at most 64; further ones follow in the next call.
     pub fn ready(&self) -> Vec<u64> {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-        // SAFETY: the array has room for the 64 events asked for; a timeout of 0 never sleeps.
-        let count = check(unsafe {
-            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), events.len() as i32, 0)
-        });
-        let count = count.map_or(0, |count| usize::try_from(count).unwrap_or(0));
-        events.iter().take(count).map(|event| event.u64).collect()
-    }
-
-    fn control(
-        &self,
-        operation: i32,
-        fd: BorrowedFd<'_>,
-        event: *mut libc::epoll_event,
-    ) -> Result<(), Errno> {
-        // SAFETY: both descriptors are open, and `event` is a live local or, for DEL, unused.
-        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), operation, fd.as_raw_fd(), event) })?;
-        Ok(())
+        let nothing =
+            epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) };
+        let mut events = [nothing; 64];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let count = epoll::wait(&self.0, &mut events, Some(&now)).unwrap_or(0);
+        events.iter().take(count).map(|event| event.data.u64()).collect()
     }
 }
 
@@ -98,33 +83,25 @@ impl AsFd for Epoll {
     }
 }
 
-fn entry(fd: BorrowedFd<'_>) -> libc::pollfd {
-    libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }
+fn entry(fd: BorrowedFd<'_>) -> PollFd<'_> {
+    PollFd::from_borrowed_fd(fd, PollFlags::IN)
 }
 
-fn wait_for(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
+fn wait_for(polled: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<(), Errno> {
     match poll_once(polled, timeout) {
         Err(Errno::EINTR) => {
-            polled.iter_mut().for_each(|fd| fd.revents = 0);
+            polled.iter_mut().for_each(PollFd::clear_revents);
             Ok(())
         }
         done => done,
     }
 }
 
-fn poll_once(polled: &mut [libc::pollfd], timeout: Option<Duration>) -> Result<(), Errno> {
+fn poll_once(polled: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<(), Errno> {
     let _whole = Uncancelled::begin();
-    let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    });
-    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the length is the array's; `timeout` is NULL or a live local; a NULL mask changes no
-    // signals.
-    let ret = unsafe {
-        libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, timeout, ptr::null())
-    };
-    check(ret).map(drop)
+    const LONGEST: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
+    let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(LONGEST));
+    done(poll(polled, timeout.as_ref())).map(drop)
 }
 
 #[cfg(test)]

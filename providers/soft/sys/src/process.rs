@@ -1,58 +1,48 @@
 //! Identity, limits and permissions of processes, pidfds, and random numbers. Fabrics identify and
 //! check the peer processes with these functions.
 
-use std::{
-    ffi::CString,
-    fs,
-    os::fd::{FromRawFd, OwnedFd},
-    ptr,
-};
+use std::{ffi::CString, fs, os::fd::OwnedFd, ptr};
 
 use libc::{c_char, c_ulong, gid_t, pid_t, uid_t};
 
-use super::errno::{Errno, check, check_len, retry};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::errno::{Errno, done, retry};
 
 /// This process (`getpid(2)`).
 pub fn id() -> pid_t {
-    // SAFETY: takes no argument and cannot fail.
-    unsafe { libc::getpid() }
+    rustix::process::getpid().as_raw_pid()
 }
 
 /// The user whose rights this process has (`geteuid(2)`).
 pub fn user() -> uid_t {
-    // SAFETY: takes no argument and cannot fail.
-    unsafe { libc::geteuid() }
+    rustix::process::geteuid().as_raw()
 }
 
 /// The largest permitted size of a file in bytes (`setrlimit(2)`, RLIMIT_FSIZE).
 pub fn file_size_limit() -> u64 {
-    limit(libc::RLIMIT_FSIZE)
+    limit(Resource::Fsize)
 }
 
 /// The largest permitted number of descriptors (`setrlimit(2)`, RLIMIT_NOFILE).
 pub fn descriptor_limit() -> u64 {
-    limit(libc::RLIMIT_NOFILE)
+    limit(Resource::Nofile)
 }
 
 /// Whether the address space of this process is limited (`setrlimit(2)`, RLIMIT_AS).
 pub fn is_address_space_limited() -> bool {
-    limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
+    limit(Resource::As) != libc::RLIM_INFINITY
 }
 
-fn limit(of: libc::__rlimit_resource_t) -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
-    // SAFETY: `limit` is writable, and keeps its value if the call fails.
-    unsafe { libc::getrlimit(of, &raw mut limit) };
-    limit.rlim_cur
+fn limit(of: Resource) -> u64 {
+    getrlimit(of).current.unwrap_or(libc::RLIM_INFINITY)
 }
 
 /// A descriptor that becomes readable when the process dies (`pidfd_open(2)`, Linux 5.3).
 pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
-    // SAFETY: plain integers; the descriptor comes with close-on-exec set.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let fd = check(i32::try_from(fd).map_err(|_| Errno::EBADF)?)?;
-    // SAFETY: the kernel just made `fd`, which has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let pid = Pid::from_raw(pid).ok_or(Errno::EINVAL)?;
+    done(pidfd_open(pid, PidfdFlags::empty()))
 }
 
 /// Whether a signal or a debugger has stopped the process (`proc_pid_stat(5)`). False where that
@@ -77,10 +67,7 @@ pub fn allow_attach() {
 /// A random 64-bit number (`getrandom(2)`).
 pub fn random() -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
-    let len = retry(|| {
-        // SAFETY: `bytes` has room for the 8 bytes asked for.
-        check_len(unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) })
-    })?;
+    let len = retry(|| done(getrandom(&mut bytes, GetRandomFlags::empty())))?;
     if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
