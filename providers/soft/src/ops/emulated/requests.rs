@@ -112,7 +112,7 @@ impl Request {
 }
 
 /// Whether the adapter refused a request because its queue is full (ibv_post_send(3)).
-pub(super) const fn is_full(errno: Errno) -> bool {
+pub(super) const fn is_full_queue(errno: Errno) -> bool {
     errno.raw() == libc::ENOMEM
 }
 
@@ -245,9 +245,9 @@ mod tests {
 
     #[test]
     fn only_a_full_queue_lets_a_request_wait() {
-        assert!(is_full(Errno::ENOMEM));
+        assert!(is_full_queue(Errno::ENOMEM));
         let others = [Errno::EINVAL, Errno::EOPNOTSUPP, Errno::ENODEV];
-        assert!(others.iter().all(|errno| !is_full(*errno)));
+        assert!(others.iter().all(|errno| !is_full_queue(*errno)));
         assert_eq!(refused(Errno::EINVAL), Status::LocalLength);
         assert_eq!(refused(Errno::ENODEV), Status::Malformed);
     }

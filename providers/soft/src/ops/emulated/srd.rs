@@ -17,7 +17,7 @@ use super::qp::{Done, Sender};
 use super::remote::{Local, address_of, exists};
 use super::requests::{
     HEADER, MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments,
-    is_full, refused, source_gid, status_of,
+    is_full_queue, refused, source_gid, status_of,
 };
 use abi::*;
 use emulated_commands::carrier::Change;
@@ -336,7 +336,7 @@ impl Srd {
                     to.in_flight += 1;
                     self.outstanding.add_send(id, InFlight { request, route });
                 }
-                Err(errno) if is_full(errno) && to.in_flight > 0 => {
+                Err(errno) if is_full_queue(errno) && to.in_flight > 0 => {
                     to.waiting.push_front(request);
                     return;
                 }
