@@ -14,7 +14,7 @@ use libc::{gid_t, mode_t, uid_t};
 use rustix::fs::{self, AtFlags, CWD, FlockOperation, Gid, Mode, OFlags};
 use rustix::io::{pread, pwrite};
 
-use super::errno::{Errno, done, retry};
+use super::errno::{Errno, from_rustix, retry};
 
 /// An open directory. Operations refer to this directory, even if its path is reused.
 #[derive(Debug)]
@@ -123,27 +123,27 @@ impl Dir {
 
     /// Renames `from` to `to`, replacing the latter.
     pub fn rename(&self, from: &Path, to: &Path) -> Result<(), Errno> {
-        done(fs::renameat(&self.0, from, &self.0, to))
+        from_rustix(fs::renameat(&self.0, from, &self.0, to))
     }
 
     /// Creates the directory `name`.
     pub fn make_dir(&self, name: &Path, mode: mode_t) -> Result<(), Errno> {
-        done(fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode)))
+        from_rustix(fs::mkdirat(&self.0, name, Mode::from_raw_mode(mode)))
     }
 
     /// Removes the file or socket `name`.
     pub fn unlink(&self, name: &Path) -> Result<(), Errno> {
-        done(fs::unlinkat(&self.0, name, AtFlags::empty()))
+        from_rustix(fs::unlinkat(&self.0, name, AtFlags::empty()))
     }
 
     /// Removes the empty directory `name`.
     pub fn remove_dir(&self, name: &Path) -> Result<(), Errno> {
-        done(fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR))
+        from_rustix(fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR))
     }
 
     /// The status of `name` in this directory; a symbolic link is not followed.
     pub fn stat(&self, name: &Path) -> Result<Stat, Errno> {
-        done(fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)).map(Stat::from)
+        from_rustix(fs::statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW)).map(Stat::from)
     }
 
     /// Protects the directory from cleaners of temporary directories, which skip a directory with a
@@ -162,60 +162,60 @@ impl AsFd for Dir {
 
 /// Creates the directory `path`.
 pub fn make_dir(path: &Path, mode: mode_t) -> Result<(), Errno> {
-    done(fs::mkdir(path, Mode::from_raw_mode(mode)))
+    from_rustix(fs::mkdir(path, Mode::from_raw_mode(mode)))
 }
 
 /// Removes the empty directory `path`.
 pub fn remove_dir(path: &Path) -> Result<(), Errno> {
-    done(fs::rmdir(path))
+    from_rustix(fs::rmdir(path))
 }
 
 /// The status of `path`; a symbolic link is followed.
 pub fn stat(path: &Path) -> Result<Stat, Errno> {
-    done(fs::stat(path)).map(Stat::from)
+    from_rustix(fs::stat(path)).map(Stat::from)
 }
 
 /// The status of an open file.
 pub fn stat_fd(fd: BorrowedFd<'_>) -> Result<Stat, Errno> {
-    done(fs::fstat(fd)).map(Stat::from)
+    from_rustix(fs::fstat(fd)).map(Stat::from)
 }
 
 /// Sets the permissions of an open file or directory, regardless of the umask.
 pub fn set_mode(fd: BorrowedFd<'_>, mode: mode_t) -> Result<(), Errno> {
-    done(fs::fchmod(fd, Mode::from_raw_mode(mode)))
+    from_rustix(fs::fchmod(fd, Mode::from_raw_mode(mode)))
 }
 
 /// Sets the group of an open file or directory.
 pub fn set_group(fd: BorrowedFd<'_>, group: gid_t) -> Result<(), Errno> {
-    done(fs::fchown(fd, None, Some(Gid::from_raw(group))))
+    from_rustix(fs::fchown(fd, None, Some(Gid::from_raw(group))))
 }
 
 /// Sets permissions and group of the socket file at `path`, which cannot be opened.
 pub fn set_path_mode(path: &Path, mode: mode_t, group: Option<gid_t>) -> Result<(), Errno> {
     if let Some(group) = group {
         let group = Some(Gid::from_raw(group));
-        done(fs::chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
+        from_rustix(fs::chownat(CWD, path, None, group, AtFlags::SYMLINK_NOFOLLOW))?;
     }
-    done(fs::chmod(path, Mode::from_raw_mode(mode)))
+    from_rustix(fs::chmod(path, Mode::from_raw_mode(mode)))
 }
 
 /// The first 8 bytes of a file, padded with zeros.
 pub fn read_word(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
-    retry(|| done(pread(fd, &mut bytes, 0)))?;
+    retry(|| from_rustix(pread(fd, &mut bytes, 0)))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
 /// Replaces the first 8 bytes of a file.
 pub fn write_word(fd: BorrowedFd<'_>, word: u64) -> Result<(), Errno> {
     let bytes = word.to_ne_bytes();
-    retry(|| done(pwrite(fd, &bytes, 0)))?;
+    retry(|| from_rustix(pwrite(fd, &bytes, 0)))?;
     Ok(())
 }
 
 fn open(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: mode_t) -> Result<OwnedFd, Errno> {
     let mode = Mode::from_raw_mode(mode);
-    retry(|| done(fs::openat(dir, path, flags | OFlags::CLOEXEC, mode)))
+    retry(|| from_rustix(fs::openat(dir, path, flags | OFlags::CLOEXEC, mode)))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub fn check_len(ret: isize) -> Result<usize, Errno> {
 }
 
 /// The result of a call of rustix.
-pub fn done<T>(result: rustix::io::Result<T>) -> Result<T, Errno> {
+pub fn from_rustix<T>(result: rustix::io::Result<T>) -> Result<T, Errno> {
     result.map_err(|errno| Errno::from_raw(errno.raw_os_error()))
 }
 

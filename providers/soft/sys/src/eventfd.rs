@@ -11,7 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{read, retry_on_intr, write};
 
-use super::errno::{Errno, done};
+use super::errno::{Errno, from_rustix};
 
 /// A counter whose descriptor is readable while the counter is not zero; never blocks.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct EventFd(OwnedFd);
 impl EventFd {
     /// A new counter at zero.
     pub fn new() -> Result<Self, Errno> {
-        done(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map(Self)
+        from_rustix(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)).map(Self)
     }
 
     /// Adopts a received descriptor, if it is an event counter on which a write cannot block.
@@ -37,7 +37,7 @@ impl EventFd {
     /// # Errors
     /// As [`verify`](Self::verify).
     pub fn check(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        let flags = done(fcntl_getfl(fd))?;
+        let flags = from_rustix(fcntl_getfl(fd))?;
         if !flags.contains(OFlags::NONBLOCK) || flags & OFlags::RWMODE != OFlags::RDWR {
             return Err(Errno::EINVAL);
         }

@@ -13,7 +13,7 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use super::errno::{Errno, done};
+use super::errno::{Errno, from_rustix};
 use super::process;
 
 /// The reading end of a named pipe. A writing end is open too, so that reads never report the end.
@@ -31,7 +31,8 @@ impl Fifo {
     /// `EEXIST`: another kind of file. `EPERM`: another user owns the pipe, or others may write to
     /// it. Otherwise the errno of `mkfifo(3)` or `open(2)`.
     pub fn open(path: &Path) -> Result<Self, Errno> {
-        let made = match done(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)) {
+        let made = match from_rustix(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0))
+        {
             Ok(()) => true,
             Err(Errno::EEXIST) => false,
             Err(other) => return Err(other),

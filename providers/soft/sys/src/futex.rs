@@ -1,7 +1,7 @@
 //! Sleeping until another process changes a word of shared memory (`futex(2)`). Helper threads of
 //! the adapter and their callers sleep here.
 
-use super::errno::{Errno, check_len, done};
+use super::errno::{Errno, check_len, from_rustix};
 use rustix::thread::{Timespec, futex};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
@@ -24,7 +24,7 @@ const ASYNCHRONOUS: libc::c_int = 1;
 pub fn wait_for(word: &AtomicU32, expected: u32, most: Duration) -> Result<(), Errno> {
     const LONGEST: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
     let most = Timespec::try_from(most).unwrap_or(LONGEST);
-    result(done(futex::wait(word, SHARED, expected, Some(&most))))
+    result(from_rustix(futex::wait(word, SHARED, expected, Some(&most))))
 }
 
 /// Sleeps until a thread calls [`wake`] for the word, unless its value differs from `expected`. May
@@ -33,7 +33,7 @@ pub fn wait_for(word: &AtomicU32, expected: u32, most: Duration) -> Result<(), E
 /// # Errors
 /// `EINTR`: a signal handler ran that does not restart system calls.
 pub fn wait(word: &AtomicU32, expected: u32) -> Result<(), Errno> {
-    result(done(futex::wait(word, SHARED, expected, None)))
+    result(from_rustix(futex::wait(word, SHARED, expected, None)))
 }
 
 /// As [`wait`], and a cancellation point as read(2). The caller and its callers must hold no value

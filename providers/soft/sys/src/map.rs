@@ -10,7 +10,7 @@ use std::{
 use cface::mem::page_size;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::errno::{Errno, done};
+use super::errno::{Errno, from_rustix};
 use super::memfd::Memfd;
 
 /// The permissions of a mapping.
@@ -59,7 +59,8 @@ impl Mapping {
         };
         let (anywhere, offset) = (ptr::null_mut(), offset as u64);
         // SAFETY: a NULL address without MAP_FIXED never replaces a mapping.
-        let base = done(unsafe { mmap(anywhere, len, protection, MapFlags::SHARED, fd, offset) })?;
+        let base =
+            from_rustix(unsafe { mmap(anywhere, len, protection, MapFlags::SHARED, fd, offset) })?;
         let base = NonNull::new(base.cast()).ok_or(Errno::ENOMEM)?;
         Ok(Self { base, len, access })
     }

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::fs::{MemfdFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
 
-use super::errno::{Errno, done, retry};
+use super::errno::{Errno, from_rustix, retry};
 use super::process;
 
 /// Operations that are forbidden on a memory file. A seal is never removed. With `SHRINK` a mapping
@@ -36,11 +36,11 @@ impl Memfd {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Request "not executable", else kernels from 6.3 on log a warning; older kernels do not
         // know the flag.
-        let fd = match done(memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)) {
-            Err(Errno::EINVAL) => done(memfd_create(name, flags))?,
+        let fd = match from_rustix(memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)) {
+            Err(Errno::EINVAL) => from_rustix(memfd_create(name, flags))?,
             made => made?,
         };
-        retry(|| done(ftruncate(&fd, len as u64)))?;
+        retry(|| from_rustix(ftruncate(&fd, len as u64)))?;
         Ok(Self { fd, len })
     }
 
@@ -59,11 +59,11 @@ impl Memfd {
     /// # Errors
     /// As [`verify`](Self::verify).
     pub fn check(fd: BorrowedFd<'_>, len: usize, required: Seals) -> Result<(), Errno> {
-        if !done(fcntl_get_seals(fd))?.contains(required) {
+        if !from_rustix(fcntl_get_seals(fd))?.contains(required) {
             return Err(Errno::EPERM);
         }
         // Check the size after the seals: an unsealed size may change at any time.
-        if usize::try_from(done(fstat(fd))?.st_size) != Ok(len) {
+        if usize::try_from(from_rustix(fstat(fd))?.st_size) != Ok(len) {
             return Err(Errno::EINVAL);
         }
         Ok(())
@@ -71,12 +71,12 @@ impl Memfd {
 
     /// Adds `seals`.
     pub fn seal(&self, seals: Seals) -> Result<(), Errno> {
-        done(fcntl_add_seals(&self.fd, seals))
+        from_rustix(fcntl_add_seals(&self.fd, seals))
     }
 
     /// The seals of the file; `EINVAL`: not a memory file.
     pub fn seals(&self) -> Result<Seals, Errno> {
-        done(fcntl_get_seals(&self.fd))
+        from_rustix(fcntl_get_seals(&self.fd))
     }
 
     /// Size in bytes.
@@ -107,7 +107,7 @@ mod tests {
     fn a_sealed_file_keeps_its_size() {
         let file = Memfd::create(c"fv-test", 8192).unwrap();
         file.seal(SIZE).unwrap();
-        assert_eq!(done(ftruncate(&file.fd, 4096)), Err(Errno::EPERM));
+        assert_eq!(from_rustix(ftruncate(&file.fd, 4096)), Err(Errno::EPERM));
     }
 
     #[test]

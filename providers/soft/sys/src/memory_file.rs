@@ -8,7 +8,7 @@ use libc::c_int;
 
 use rustix::fs::{fstat, fstatfs};
 
-use super::errno::{Errno, check, done};
+use super::errno::{Errno, check, from_rustix};
 use super::map::{Access, Mapping};
 
 /// A memory file, held through a duplicate of the application's descriptor.
@@ -32,7 +32,7 @@ impl MemoryFile {
         let copy = check(unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) })?;
         // SAFETY: the kernel just made the descriptor, which has no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(copy) };
-        let system = done(fstatfs(&fd))?;
+        let system = from_rustix(fstatfs(&fd))?;
         let page = page_size() as u64;
         let (granule, is_dma_buf) = match system.f_type {
             TMPFS => (page, false),
@@ -40,7 +40,7 @@ impl MemoryFile {
             DMA_BUF => (page, true),
             _ => return Err(Errno::EOPNOTSUPP),
         };
-        let stat = done(fstat(&fd))?;
+        let stat = from_rustix(fstat(&fd))?;
         // A directory or FIFO on tmpfs is not memory.
         if !is_dma_buf && stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Errno::EOPNOTSUPP);

@@ -9,7 +9,7 @@ use std::{
 use cface::cancel::Uncancelled;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
-use super::errno::{Errno, done, retry};
+use super::errno::{Errno, from_rustix, retry};
 
 /// Sleeps until one of `fds` is readable or hung up, or `timeout` has passed (`None`: no timeout).
 /// Returns for each descriptor whether it is ready; after a signal none is.
@@ -46,14 +46,14 @@ pub struct Epoll(OwnedFd);
 impl Epoll {
     /// An empty set.
     pub fn new() -> Result<Self, Errno> {
-        done(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Self)
+        from_rustix(epoll::create(epoll::CreateFlags::CLOEXEC)).map(Self)
     }
 
     /// Adds `fd`, reported as `token` while it is readable or hung up. Adding it twice has no
     /// effect.
     pub fn add(&self, fd: BorrowedFd<'_>, token: u64) -> Result<(), Errno> {
         let token = epoll::EventData::new_u64(token);
-        match done(epoll::add(&self.0, fd, token, epoll::EventFlags::IN)) {
+        match from_rustix(epoll::add(&self.0, fd, token, epoll::EventFlags::IN)) {
             Err(Errno::EEXIST) => Ok(()),
             done => done,
         }
@@ -101,7 +101,7 @@ fn poll_once(polled: &mut [PollFd<'_>], timeout: Option<Duration>) -> Result<(),
     let _whole = Uncancelled::begin();
     const LONGEST: Timespec = Timespec { tv_sec: i64::MAX, tv_nsec: 0 };
     let timeout = timeout.map(|timeout| Timespec::try_from(timeout).unwrap_or(LONGEST));
-    done(poll(polled, timeout.as_ref())).map(drop)
+    from_rustix(poll(polled, timeout.as_ref())).map(drop)
 }
 
 #[cfg(test)]

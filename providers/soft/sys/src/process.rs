@@ -8,7 +8,7 @@ use libc::{c_char, c_ulong, gid_t, pid_t, uid_t};
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::errno::{Errno, done, retry};
+use super::errno::{Errno, from_rustix, retry};
 
 /// This process (`getpid(2)`).
 pub fn id() -> pid_t {
@@ -42,7 +42,7 @@ fn limit(of: Resource) -> u64 {
 /// A descriptor that becomes readable when the process dies (`pidfd_open(2)`, Linux 5.3).
 pub fn pidfd(pid: pid_t) -> Result<OwnedFd, Errno> {
     let pid = Pid::from_raw(pid).ok_or(Errno::EINVAL)?;
-    done(pidfd_open(pid, PidfdFlags::empty()))
+    from_rustix(pidfd_open(pid, PidfdFlags::empty()))
 }
 
 /// Whether a signal or a debugger has stopped the process (`proc_pid_stat(5)`). False where that
@@ -67,7 +67,7 @@ pub fn allow_attach() {
 /// A random 64-bit number (`getrandom(2)`).
 pub fn random() -> Result<u64, Errno> {
     let mut bytes = [0_u8; 8];
-    let len = retry(|| done(getrandom(&mut bytes, GetRandomFlags::empty())))?;
+    let len = retry(|| from_rustix(getrandom(&mut bytes, GetRandomFlags::empty())))?;
     if len == bytes.len() { Ok(u64::from_ne_bytes(bytes)) } else { Err(Errno::EIO) }
 }
 
