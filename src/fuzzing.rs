@@ -7,23 +7,25 @@ use std::io::Write;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use crate::sys::{netlink, rdma_netlink, release, rtnetlink, smaps, sysfs};
+use crate::sys::{release, smaps, sysfs};
+use netlink::{rdma, route};
 
 /// A datagram of the RDMA or the routing subsystem.
 pub fn netlink(data: &[u8]) {
     let all = netlink::messages(data);
     // Parse also the bytes that a framing length hides.
     for body in all.iter().map(|message| message.body.as_slice()).chain([data]) {
-        if let Some(device) = rdma_netlink::parse_device(body) {
+        if let Some(device) = rdma::parse_device(body) {
             assert!(device.name.len() <= body.len() * 3);
         }
-        if let Some(device) = rdma_netlink::parse_char_device(body) {
+        if let Some(device) = rdma::parse_char_device(body) {
             assert!(!device.name.is_empty());
         }
-        rtnetlink::parse_route(body);
-        rtnetlink::parse_link(body);
-        rtnetlink::parse_neighbour(body, [192, 0, 2, 9].into(), 3);
-        rtnetlink::parse_neighbour(body, [0xfe80, 0, 0, 0, 0, 0, 0, 1].into(), 3);
+        let _ = route::parse_route(body);
+        let _ = route::parse_link(body);
+        let _ = route::parse_reachability(body);
+        let _ = route::parse_neighbour(body, [192, 0, 2, 9].into(), 3);
+        let _ = route::parse_neighbour(body, [0xfe80, 0, 0, 0, 0, 0, 0, 1].into(), 3);
     }
 }
 

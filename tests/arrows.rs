@@ -122,7 +122,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("providers/emulated/efa", &["ferroverbs-emulated-commands"]),
     ("providers/emulated/memory", &["abi", "ferroverbs-emulated-commands"]),
     ("providers/emulated/mlx5", &["abi", "soft-semantics"]),
-    ("rdmacm", &["abi", "cface", "ferroverbs-cm", "provider-loader"]),
+    ("rdmacm", &["abi", "cface", "ferroverbs-cm", "netlink", "provider-loader"]),
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),
     ("layers/records", &["abi"]),
@@ -138,7 +138,8 @@ const CRATES: [(&str, &[&str]); 21] = [
 const LAYER: &[&str] = &["abi", "cface", "layer-records", "layer-tap"];
 
 /// The crates in the list without unsafe code.
-const SAFE: [&str; 6] = [
+const SAFE: [&str; 7] = [
+    "netlink",
     "providers/emulated/commands",
     "providers/emulated/efa",
     "providers/emulated/mlx5",
@@ -151,7 +152,7 @@ const SAFE: [&str; 6] = [
 fn stands_on(manifest: &str) -> Vec<&str> {
     let Some(begin) = manifest.find("[dependencies]") else { return vec![] };
     let own = |name: &&str| {
-        matches!(*name, "abi" | "cface" | "roce" | "provider-loader")
+        matches!(*name, "abi" | "cface" | "netlink" | "roce" | "provider-loader")
             || ["soft-", "layer-", "emulated-", "ferroverbs"]
                 .iter()
                 .any(|of_ours| name.starts_with(of_ours))
@@ -303,7 +304,9 @@ fn check_unsafe_code(folder: &str, places: &[&str]) {
         let text = fs::read_to_string(&file).expect("a source file");
         let mut lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         let is_unsafe = lines.any(|line| {
-            ["unsafe {", "unsafe fn", "unsafe impl"].iter().any(|word| line.contains(word))
+            ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"]
+                .iter()
+                .any(|word| line.contains(word))
         });
         let name = file.strip_prefix(&src).expect("below src").display().to_string();
         match places.iter().position(|place| name.starts_with(place)) {

@@ -8,9 +8,9 @@ use std::path::Path;
 
 use abi::{IBV_NODE_UNKNOWN, VSYSFS_READ_NODE_GUID, verbs_sysfs_dev};
 
-use crate::sys::rdma_netlink::{IbDevice, Rdma};
 use crate::sys::{chardev, sysfs};
 use cface::{Errno, chars, mem};
+use netlink::rdma::{IbDevice, Rdma};
 
 /// A kernel device without a driver. The memory comes from libc, because the front-end frees it
 /// together with the provider's device.

@@ -8,12 +8,11 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use abi::ibv_ah_attr;
-use netlink_packet_route::route::RouteType;
+use netlink::route::{Mac, RouteType, Routing};
 
 use super::context::Context;
 use super::gid;
 use crate::sys::interfaces;
-use crate::sys::rtnetlink::{Mac, Routing};
 use cface::Errno;
 
 /// The link layer fields of a frame.
@@ -47,7 +46,7 @@ pub(crate) fn resolve(context: Context, attr: &ibv_ah_attr) -> Result<Layer2, Er
     let routing = Routing::open().map_err(|_| Errno::EINVAL)?;
     let interface = interfaces::with_address(source).ok_or(Errno::EINVAL)?;
 
-    let route = routing.route(target, interface).map_err(|_| Errno::EHOSTUNREACH)?;
+    let route = routing.route(None, target, interface).map_err(|_| Errno::EHOSTUNREACH)?;
     // A local destination has a route to the loopback interface, but the frame needs the source
     // interface's address.
     let link = routing.link(interface).map_err(|_| Errno::EHOSTUNREACH)?;

@@ -7,10 +7,11 @@ use core::ops::Range;
 use abi::{IBV_FORK_DISABLED, IBV_FORK_ENABLED, IBV_FORK_UNNEEDED, ibv_fork_status};
 
 use super::fork_map::ForkMap;
-use crate::sys::{rdma_netlink, smaps};
+use crate::sys::smaps;
 use cface::lock::Guard;
 use cface::shared::StaticMutex;
 use cface::{Errno, mem};
+use netlink::rdma;
 
 #[derive(Debug)]
 struct ForkState {
@@ -43,7 +44,7 @@ pub(crate) fn init() -> Result<(), Errno> {
     if state.map.is_some() {
         return Ok(());
     }
-    if rdma_netlink::copies_on_fork() {
+    if rdma::copies_on_fork() {
         return Ok(());
     }
     if state.too_late {
@@ -56,7 +57,7 @@ pub(crate) fn init() -> Result<(), Errno> {
 
 /// Whether forking is safe, and by whose doing.
 pub(crate) fn status() -> ibv_fork_status {
-    if rdma_netlink::copies_on_fork() {
+    if rdma::copies_on_fork() {
         return IBV_FORK_UNNEEDED;
     }
     let state = STATE.lock();

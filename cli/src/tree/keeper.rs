@@ -12,13 +12,13 @@ use super::folder::Folder;
 use super::interfaces;
 use crate::processes;
 use crate::settings;
+use netlink::changes::AddressChanges;
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork, setsid};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::set_name;
 use soft_semantics::gid_order::{GidEntries, GidOrder};
-use soft_sys::addresses::AddressNews;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -45,7 +45,7 @@ pub(super) fn start(
 ) -> std::io::Result<()> {
     let command = pidfd_open(command, PidfdFlags::empty())?;
     // Where programs are kept from netlink, addresses are read with the counters.
-    let news = AddressNews::open().ok();
+    let news = AddressChanges::open().ok();
     // SAFETY: this process has one thread, so the child inherits no lock of another thread.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
@@ -92,7 +92,7 @@ fn order_of(environment: &Environment) -> GidOrder {
 
 struct TreeKeeper {
     command: OwnedFd,
-    news: Option<AddressNews>,
+    news: Option<AddressChanges>,
     folder: Folder,
     environment: Environment,
     devices: Vec<DeviceFacts>,
@@ -158,7 +158,7 @@ impl TreeKeeper {
             Timespec { tv_sec: i64::try_from(LIFESPAN_MS / 1000).unwrap_or(1), tv_nsec: 0 };
         let _ = poll(&mut fds, Some(&period));
         let ended = !has_ended && fds.first().is_some_and(|fd| !fd.revents().is_empty());
-        (ended, news.is_none_or(AddressNews::discard_all))
+        (ended, news.is_none_or(AddressChanges::discard_all))
     }
 
     /// Takes new facts. Addresses that stay keep their indices.

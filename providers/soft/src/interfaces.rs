@@ -11,9 +11,9 @@ use crate::engine::adapter::Adapter;
 use crate::engine::adapter::port::Interfaces;
 use crate::net::{Gids, gids_and_cable};
 use abi::{IBV_EVENT_GID_CHANGE, IBV_EVENT_PORT_ACTIVE, IBV_EVENT_PORT_ERR};
+use netlink::changes::AddressChanges;
 use soft_semantics::faults::ImmediateFault;
 use soft_sys::Errno;
-use soft_sys::addresses::AddressNews;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
@@ -25,7 +25,7 @@ impl Adapter {
     }
 
     fn follow_by(&self, watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>) {
-        let Ok(news) = AddressNews::open() else { return };
+        let Ok(news) = AddressChanges::open() else { return };
         // Before the table is kept: without notifications the table would never change.
         if watch(news.as_fd()).is_err() {
             return;
@@ -40,7 +40,7 @@ impl Adapter {
     /// Called by the service thread: reads the notifications and reports changed GIDs. Most
     /// notifications concern no GID.
     pub(crate) fn look_at_interfaces(&self) {
-        if !self.interfaces.news.get().is_some_and(AddressNews::discard_all) {
+        if !self.interfaces.news.get().is_some_and(AddressChanges::discard_all) {
             return;
         }
         let (now, cabled) = gids_and_cable(self.identity.guid());

@@ -12,7 +12,7 @@ use crate::core::route::{Route, complete_resolution};
 use crate::kernel;
 use crate::kernel::id::supported;
 use crate::sys::address::GivenAddress;
-use crate::sys::neighbour_table::{self, Hop, NeighbourState, Tables};
+use crate::sys::neighbour_table::{self, Hop, Reachability, Tables};
 use crate::sys::ports::{Port, PortClaim};
 use crate::sys::{address, port_range, random};
 use abi::*;
@@ -95,7 +95,7 @@ fn start_discovery(route: &Route) -> Option<Hop> {
     let tables = Tables::open()?;
     let hop = tables.next_hop(route.source, route.destination)?;
     // A hop with failed discovery is asked again, because it may be reachable now.
-    if tables.neighbour_state(&hop)? == NeighbourState::Reachable {
+    if tables.neighbour_state(&hop)? == Reachability::Reachable {
         return None;
     }
     // Without a route or permission, the address counts as resolved; connecting then finds the

@@ -3,7 +3,7 @@
 
 use crate::core::id::Id;
 use crate::core::route::{Route, complete_resolution};
-use crate::sys::neighbour_table::{Hop, NeighbourState, Tables};
+use crate::sys::neighbour_table::{Hop, Reachability, Tables};
 use crate::sys::process::PerProcess;
 use cface::Errno;
 use cface::sync::{Condvar, Mutex};
@@ -110,12 +110,12 @@ fn check(tables: Option<&Tables>, mut waiting_id: WaitingId, now: Instant) -> Op
     let found = match tables.and_then(|tables| tables.neighbour_state(&waiting_id.hop)) {
         // Without an answer of the kernel, the address counts as resolved; connecting then finds
         // the error.
-        Some(NeighbourState::Reachable) | None => Ok(waiting_id.route),
-        Some(NeighbourState::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
-        Some(NeighbourState::Unknown) if now >= waiting_id.deadline => {
+        Some(Reachability::Reachable) | None => Ok(waiting_id.route),
+        Some(Reachability::Failed) => Err(Errno::from_raw(libc::EHOSTUNREACH)),
+        Some(Reachability::Unknown) if now >= waiting_id.deadline => {
             Err(Errno::from_raw(libc::ETIMEDOUT))
         }
-        Some(NeighbourState::Unknown) => {
+        Some(Reachability::Unknown) => {
             waiting_id.pause = (waiting_id.pause * 2).min(LONGEST);
             waiting_id.next = (now + waiting_id.pause).min(waiting_id.deadline);
             return Some(waiting_id);

@@ -1,9 +1,9 @@
 //! The character device of the kernel's connection manager: its name, version and opening.
 //! `kernel::open` makes an event channel from it.
 
-use crate::sys::netlink::Netlink;
 use crate::sys::objects;
 use cface::Errno;
+use netlink::rdma::Rdma;
 use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -85,115 +85,8 @@ fn read_sysfs(file: &CStr) -> Option<String> {
     Some(String::from_utf8_lossy(text.get(..len)?).trim_end_matches('\0').to_owned())
 }
 
-// `<rdma/rdma_netlink.h>`, `<linux/netlink.h>`
-const NETLINK_RDMA: u32 = 20;
-/// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, RDMA_NLDEV_CMD_GET_CHARDEV)`.
-const GET_CHARDEV: u16 = 5 << 10 | 15;
-const REQUEST: u16 = 1;
-const CHARDEV_TYPE: u16 = 69;
-const CHARDEV_NAME: u16 = 70;
-const CHARDEV_ABI: u16 = 71;
-const CHARDEV: u16 = 72;
-/// Bytes of a message header and of an attribute header.
-const HEADER: usize = 16;
-const ATTRIBUTE: usize = 4;
-
 /// The description from netlink. The kernel loads the module of the device if necessary.
 fn by_netlink() -> Option<Node> {
-    let answer = Netlink::open(NETLINK_RDMA)?.query(&request(), 8192, true)?;
-    read_answer(&answer)
-}
-
-fn request() -> Vec<u8> {
-    let name = b"rdma_cm\0";
-    let attribute = ATTRIBUTE + name.len();
-    let mut bytes = Vec::new();
-    bytes.extend_from_slice(&((HEADER + attribute) as u32).to_ne_bytes());
-    bytes.extend_from_slice(&GET_CHARDEV.to_ne_bytes());
-    bytes.extend_from_slice(&REQUEST.to_ne_bytes());
-    bytes.extend_from_slice(&[0; 8]);
-    bytes.extend_from_slice(&(attribute as u16).to_ne_bytes());
-    bytes.extend_from_slice(&CHARDEV_TYPE.to_ne_bytes());
-    bytes.extend_from_slice(name);
-    bytes
-}
-
-/// The device of an answer; `None` for an error or an incomplete answer.
-fn read_answer(bytes: &[u8]) -> Option<Node> {
-    let len = u32::from_ne_bytes(*bytes.first_chunk()?) as usize;
-    if u16::from_ne_bytes(*bytes.get(4..)?.first_chunk()?) != GET_CHARDEV {
-        return None;
-    }
-    let mut rest = bytes.get(HEADER..len)?;
-    let (mut name, mut version, mut number) = (None, None, None);
-    while let Some(len) = rest.first_chunk() {
-        let len = usize::from(u16::from_ne_bytes(*len));
-        let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?);
-        let value = rest.get(ATTRIBUTE..len)?;
-        let word = || value.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes));
-        match kind {
-            CHARDEV_NAME => {
-                let text = CStr::from_bytes_until_nul(value).ok()?.to_str().ok()?;
-                name = Some(text.to_owned());
-            }
-            // The upper half is reserved.
-            CHARDEV_ABI => version = Some(word()? as u32),
-            CHARDEV => number = Some(word()?),
-            _ => {}
-        }
-        rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
-    }
-    // The kernel's encoding of a device number.
-    let number = number?;
-    let major = u32::try_from((number & 0xf_ff00) >> 8).ok()?;
-    let minor = u32::try_from((number & 0xff) | ((number >> 12) & 0xf_ff00)).ok()?;
-    // A plain name, without a path to another folder.
-    let name = name.filter(|name| !name.is_empty() && !name.contains('/'))?;
-    Some(Node { name, number: libc::makedev(major, minor), version: version? })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn told(attributes: &[(u16, &[u8])]) -> Vec<u8> {
-        let mut body = vec![];
-        for (kind, value) in attributes {
-            body.extend_from_slice(&((ATTRIBUTE + value.len()) as u16).to_ne_bytes());
-            body.extend_from_slice(&kind.to_ne_bytes());
-            body.extend_from_slice(value);
-            body.resize(body.len().next_multiple_of(4), 0);
-        }
-        let mut bytes = ((HEADER + body.len()) as u32).to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&GET_CHARDEV.to_ne_bytes());
-        bytes.resize(HEADER, 0);
-        bytes.extend_from_slice(&body);
-        bytes
-    }
-
-    #[test]
-    fn an_answer_needs_all_its_attributes_and_a_name_that_is_one() {
-        let (abi, number) = (4_u64.to_ne_bytes(), (10_u64 << 8 | 0x3a).to_ne_bytes());
-        let whole: [(u16, &[u8]); 3] =
-            [(CHARDEV_NAME, b"rdma_cm\0"), (CHARDEV_ABI, &abi), (CHARDEV, &number)];
-        let node = read_answer(&told(&whole)).expect("complete");
-        assert_eq!((node.name.as_str(), node.version), ("rdma_cm", 4));
-        assert_eq!(node.number, libc::makedev(10, 0x3a));
-        for lacks in 0..3 {
-            let mut part = whole.to_vec();
-            part.remove(lacks);
-            assert_eq!(read_answer(&told(&part)), None);
-        }
-        let bytes = told(&whole);
-        for len in 0..bytes.len() {
-            assert_eq!(read_answer(&bytes[..len]), None, "{len} bytes");
-        }
-        let elsewhere: [(u16, &[u8]); 3] =
-            [(CHARDEV_NAME, b"../mem\0"), (CHARDEV_ABI, &abi), (CHARDEV, &number)];
-        assert_eq!(read_answer(&told(&elsewhere)), None);
-        // An attribute of length zero must not stop the parser.
-        let mut bytes = bytes;
-        bytes[HEADER..HEADER + 2].fill(0);
-        assert_eq!(read_answer(&bytes), None);
-    }
+    let device = Rdma::open().and_then(|rdma| rdma.cm_device()).ok()?;
+    Some(Node { name: device.name, number: device.dev, version: device.abi_version })
 }

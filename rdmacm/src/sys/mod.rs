@@ -4,7 +4,6 @@
 pub(crate) mod address;
 pub(crate) mod descriptors;
 pub(crate) mod neighbour_table;
-pub(crate) mod netlink;
 pub(crate) mod objects;
 pub(crate) mod port_range;
 pub(crate) mod ports;

@@ -20,7 +20,6 @@
 //! # }
 //! ```
 
-pub mod addresses;
 pub mod clock;
 pub mod closing;
 pub mod dir;

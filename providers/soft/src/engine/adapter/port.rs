@@ -6,9 +6,9 @@ use crate::engine::faults::plan::FaultPlan;
 use crate::gid_indices::GidIndices;
 use crate::net::ReportedGids;
 use cface::sync::Mutex;
+use netlink::changes::AddressChanges;
 use soft_local::fabric::Fabric;
 use soft_semantics::faults::ImmediateFault;
-use soft_sys::addresses::AddressNews;
 use soft_sys::eventfd::EventFd;
 use soft_sys::process;
 use soft_sys::thread::Thread;
@@ -46,7 +46,7 @@ pub(crate) struct Port {
 /// What a process knows of the network interfaces.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
-    pub(crate) news: OnceLock<AddressNews>,
+    pub(crate) news: OnceLock<AddressChanges>,
     /// The GID table reported last, or about to be reported. A leaf lock.
     pub(crate) reported: ReportedGids,
     /// The index of each address. Locked below the table of a context; a leaf lock.

@@ -1,14 +1,12 @@
 //! The kernel's RDMA netlink family (`<rdma/rdma_netlink.h>`): the list of devices, their character
 //! devices, and capabilities of the RDMA subsystem.
 
-use core::ffi::c_int;
-
 use netlink_packet_core::{DefaultNla, Emitable};
 
-use super::netlink::{Message, Socket, attribute, string_attribute, u32_attribute, u64_attribute};
+use crate::{Answer, Message, Socket, attribute, string_attribute, u32_attribute, u64_attribute};
 use cface::Errno;
+use rustix::net::netlink;
 
-const NETLINK_RDMA: c_int = 20;
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)`.
 const NLDEV: u16 = 5 << 10;
 const CMD_GET: u16 = NLDEV | 1;
@@ -29,61 +27,82 @@ const ATTR_COPY_ON_FORK: u16 = 93;
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IbDevice {
-    pub(crate) index: u32,
-    pub(crate) name: String,
+pub struct IbDevice {
+    /// The kernel's number of the device.
+    pub index: u32,
+    /// The name, for example `rxe0`.
+    pub name: String,
     /// `RDMA_NODE_*` of the kernel.
-    pub(crate) node_type: u8,
-    /// Host byte order.
-    pub(crate) node_guid: u64,
-    pub(crate) ports: u32,
+    pub node_type: u8,
+    /// The node GUID in host byte order.
+    pub node_guid: u64,
+    /// The number of ports.
+    pub ports: u32,
 }
 
-/// The character device of an RDMA device.
+/// A character device of the RDMA subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CharDevice {
-    /// `uverbsN`.
-    pub(crate) name: String,
-    pub(crate) dev: libc::dev_t,
-    pub(crate) abi_version: u32,
+pub struct CharDevice {
+    /// `uverbsN` or `rdma_cm`: a plain name, without a path to another folder.
+    pub name: String,
+    /// The number of the device.
+    pub dev: libc::dev_t,
+    /// The version of its commands.
+    pub abi_version: u32,
     /// `RDMA_DRIVER_*`; 0 when the kernel does not tell.
-    pub(crate) driver_id: u32,
+    pub driver_id: u32,
 }
 
 /// A connection to the RDMA subsystem.
 #[derive(Debug)]
-pub(crate) struct Rdma(Socket);
+pub struct Rdma(Socket);
 
 impl Rdma {
+    /// Opens the connection.
+    ///
     /// # Errors
     /// `EPROTONOSUPPORT` without RDMA in the kernel.
-    pub(crate) fn open() -> Result<Self, Errno> {
-        Socket::open(NETLINK_RDMA).map(Self)
+    pub fn open() -> Result<Self, Errno> {
+        Socket::open(Some(netlink::RDMA)).map(Self)
     }
 
     /// All devices, in ascending order.
     ///
     /// # Errors
     /// Of the kernel; `EIO` when an answer lacks something.
-    pub(crate) fn devices(&self) -> Result<Vec<IbDevice>, Errno> {
+    pub fn devices(&self) -> Result<Vec<IbDevice>, Errno> {
         let messages = self.0.dump(request(CMD_GET, &[]))?;
         messages.iter().map(|message| parse_device(&message.body).ok_or(Errno::EIO)).collect()
     }
 
     /// The character device of a device. The query also makes the kernel load the serving module.
-    pub(crate) fn char_device(&self, index: u32) -> Result<CharDevice, Errno> {
-        let attributes = [
-            DefaultNla::new(ATTR_DEV_INDEX, index.to_ne_bytes().to_vec()),
-            DefaultNla::new(ATTR_CHARDEV_TYPE, b"uverbs\0".to_vec()),
-        ];
-        let message = self.0.get(request(CMD_GET_CHARDEV, &attributes))?;
+    ///
+    /// # Errors
+    /// Of the kernel; `EIO` when the answer lacks something.
+    pub fn char_device(&self, index: u32) -> Result<CharDevice, Errno> {
+        let index = DefaultNla::new(ATTR_DEV_INDEX, index.to_ne_bytes().to_vec());
+        self.char_device_of(&[index, DefaultNla::new(ATTR_CHARDEV_TYPE, b"uverbs\0".to_vec())])
+    }
+
+    /// The character device of the connection manager. The query also makes the kernel load its
+    /// module.
+    ///
+    /// # Errors
+    /// As [`Rdma::char_device`].
+    pub fn cm_device(&self) -> Result<CharDevice, Errno> {
+        self.char_device_of(&[DefaultNla::new(ATTR_CHARDEV_TYPE, b"rdma_cm\0".to_vec())])
+    }
+
+    fn char_device_of(&self, attributes: &[DefaultNla]) -> Result<CharDevice, Errno> {
+        let message = self.0.get(request(CMD_GET_CHARDEV, attributes), Answer::Later)?;
         parse_char_device(&message.body).ok_or(Errno::EIO)
     }
 }
 
 /// Whether the kernel copies registered pages when a process forks, so fork support is not needed.
-pub(crate) fn copies_on_fork() -> bool {
-    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request(CMD_SYS_GET, &[])));
+#[must_use]
+pub fn copies_on_fork() -> bool {
+    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request(CMD_SYS_GET, &[]), Answer::Later));
     answer.is_ok_and(|message| {
         attribute(&message.body, ATTR_COPY_ON_FORK)
             .and_then(<[u8]>::first)
@@ -97,7 +116,9 @@ fn request(kind: u16, attributes: &[DefaultNla]) -> Message {
     Message { message_type: kind, body }
 }
 
-pub(crate) fn parse_device(body: &[u8]) -> Option<IbDevice> {
+/// The device of a message, without its header; `None` when something is missing.
+#[must_use]
+pub fn parse_device(body: &[u8]) -> Option<IbDevice> {
     Some(IbDevice {
         index: u32_attribute(body, ATTR_DEV_INDEX)?,
         name: string_attribute(body, ATTR_DEV_NAME)?,
@@ -107,13 +128,16 @@ pub(crate) fn parse_device(body: &[u8]) -> Option<IbDevice> {
     })
 }
 
-pub(crate) fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
+/// The character device of a message; `None` when something is missing.
+#[must_use]
+pub fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
     let dev = u64_attribute(body, ATTR_CHARDEV)?;
     // The kernel's own encoding of a device number.
     let major = (dev & 0xf_ff00) >> 8;
     let minor = (dev & 0xff) | ((dev >> 12) & 0xf_ff00);
     Some(CharDevice {
-        name: string_attribute(body, ATTR_CHARDEV_NAME).filter(|name| !name.is_empty())?,
+        name: string_attribute(body, ATTR_CHARDEV_NAME)
+            .filter(|name| !name.is_empty() && !name.contains('/'))?,
         dev: libc::makedev(u32::try_from(major).ok()?, u32::try_from(minor).ok()?),
         abi_version: u64_attribute(body, ATTR_CHARDEV_ABI)? as u32,
         driver_id: u32_attribute(body, ATTR_UVERBS_DRIVER_ID).unwrap_or(0),
@@ -122,8 +146,8 @@ pub(crate) fn parse_char_device(body: &[u8]) -> Option<CharDevice> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::netlink::attribute_bytes;
     use super::*;
+    use crate::attribute_bytes;
 
     fn device() -> Vec<u8> {
         attribute_bytes(&[
@@ -160,6 +184,14 @@ mod tests {
         let parsed = parse_char_device(&body).expect("complete");
         assert_eq!(parsed.dev, libc::makedev(231, 0x12345));
         assert_eq!((parsed.name.as_str(), parsed.abi_version, parsed.driver_id), ("uverbs0", 2, 0));
+        list[2].1 = b"../mem\0";
+        assert_eq!(parse_char_device(&attribute_bytes(&list)), None, "no path");
+        list[2].1 = b"uverbs0\0";
+        for lacks in 0..list.len() {
+            let mut part = list.clone();
+            part.remove(lacks);
+            assert_eq!(parse_char_device(&attribute_bytes(&part)), None, "without {lacks}");
+        }
         let driver = 14_u32.to_ne_bytes();
         list.push((ATTR_UVERBS_DRIVER_ID, &driver));
         let body = attribute_bytes(&list);

@@ -1,14 +1,30 @@
-//! The used part of netlink (`netlink(7)`): a request, the answers, and attributes. Framing and
-//! attributes are the netlink-packet crates'; this module covers the exchange and its errors.
+//! Netlink (netlink(7)): a request, the answers, and attributes. Framing and attributes are the
+//! netlink-packet crates'; this crate has the exchange, its errors, and the questions of all
+//! libraries.
+//!
+//! - [`route`]: routes, neighbours and links.
+//! - [`rdma`]: RDMA devices and their character devices.
+//! - [`changes`]: notifications of changed addresses and links.
+//!
+//! Map of this file: `Message`; `Socket`; parsing of answers; attributes; tests.
+
+#![forbid(unsafe_code)]
+
+pub mod changes;
+pub mod rdma;
+pub mod route;
 
 use core::convert::Infallible;
-use core::ffi::c_int;
-use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
     NetlinkPayload, NetlinkSerializable, NlasIterator,
+};
+use rustix::buffer::spare_capacity;
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
 };
 
 use cface::Errno;
@@ -18,18 +34,16 @@ const BUFFER: usize = 64 * 1024;
 /// The largest dump in bytes. A longer dump counts as endless: a neighbour table of a million
 /// entries is smaller.
 const LARGEST_DUMP: usize = 128 << 20;
-/// Seconds to wait for an answer of the kernel, which comes at once if at all.
-const ANSWER_TIMEOUT_S: libc::time_t = 3;
+/// The longest wait for an answer of the kernel, which comes at once if at all.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// A socket of one netlink family.
-#[derive(Debug)]
-pub(crate) struct Socket(netlink_sys::Socket);
-
-/// One request or answer: its type and its body.
+/// One request or answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Message {
-    pub(crate) message_type: u16,
-    pub(crate) body: Vec<u8>,
+pub struct Message {
+    /// The type.
+    pub message_type: u16,
+    /// The bytes after the header.
+    pub body: Vec<u8>,
 }
 
 impl NetlinkSerializable for Message {
@@ -57,24 +71,30 @@ impl NetlinkDeserializable for Message {
     }
 }
 
+/// A netlink socket of one protocol.
+#[derive(Debug)]
+struct Socket(OwnedFd);
+
+/// Whether the kernel may answer after send(2) has returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    /// The answer is there when send(2) returns.
+    AtOnce,
+    /// The kernel may load a module first.
+    Later,
+}
+
 impl Socket {
-    /// Opens a socket of a family (`NETLINK_*`).
+    /// Opens a socket of a protocol; `None` is rtnetlink(7).
     ///
     /// # Errors
-    /// `EPROTONOSUPPORT` when the kernel does not have the family.
-    pub(crate) fn open(family: c_int) -> Result<Self, Errno> {
-        let socket = netlink_sys::Socket::new(family as isize).map_err(errno)?;
-        let timeout = libc::timeval { tv_sec: ANSWER_TIMEOUT_S, tv_usec: 0 };
-        // SAFETY: reads one timeval. A failure is harmless: the socket then waits without a limit.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const timeout).cast(),
-                size_of_val(&timeout) as libc::socklen_t,
-            );
-        }
+    /// `EPROTONOSUPPORT` when the kernel does not have the protocol.
+    fn open(protocol: Option<Protocol>) -> Result<Self, Errno> {
+        let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol);
+        let socket = socket.map_err(errno)?;
+        // A failure is harmless: the socket then waits without a limit.
+        let _ = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT));
         Ok(Self(socket))
     }
 
@@ -82,9 +102,9 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's errno; `ENODATA` without a message; `EIO` for a malformed answer.
-    pub(crate) fn get(&self, request: Message) -> Result<Message, Errno> {
+    fn get(&self, request: Message, answer: Answer) -> Result<Message, Errno> {
         self.send(request, 0)?;
-        match parse(&self.receive()?)?.into_iter().next() {
+        match parse(&self.receive(answer)?)?.into_iter().next() {
             Some(NetlinkReply::Message(message)) => Ok(message),
             Some(NetlinkReply::Failed(error)) => Err(error),
             Some(NetlinkReply::Done) | None => Err(Errno::ENODATA),
@@ -95,12 +115,12 @@ impl Socket {
     ///
     /// # Errors
     /// The kernel's errno; `EIO` for a malformed or endless answer.
-    pub(crate) fn dump(&self, request: Message) -> Result<Vec<Message>, Errno> {
+    fn dump(&self, request: Message) -> Result<Vec<Message>, Errno> {
         self.send(request, NLM_F_DUMP)?;
         let mut messages = Vec::new();
         let mut bytes = 0;
         while bytes < LARGEST_DUMP {
-            let datagram = self.receive()?;
+            let datagram = self.receive(Answer::Later)?;
             bytes += datagram.len();
             let answers = parse(&datagram)?;
             if answers.is_empty() {
@@ -120,21 +140,25 @@ impl Socket {
 
     fn send(&self, request: Message, flags: u16) -> Result<(), Errno> {
         let bytes = emit(request, flags);
-        match self.0.send(&bytes, 0).map_err(errno)? {
+        match rustix::net::send(&self.0, &bytes, SendFlags::empty()).map_err(errno)? {
             sent if sent == bytes.len() => Ok(()),
             _ => Err(Errno::EIO),
         }
     }
 
-    fn receive(&self) -> Result<Vec<u8>, Errno> {
+    fn receive(&self, answer: Answer) -> Result<Vec<u8>, Errno> {
+        let flags = match answer {
+            Answer::AtOnce => RecvFlags::DONTWAIT,
+            Answer::Later => RecvFlags::empty(),
+        };
         let mut datagram = Vec::with_capacity(BUFFER);
-        self.0.recv(&mut datagram, 0).map_err(errno)?;
+        rustix::net::recv(&self.0, spare_capacity(&mut datagram), flags).map_err(errno)?;
         Ok(datagram)
     }
 }
 
-fn errno(error: io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
+fn errno(why: rustix::io::Errno) -> Errno {
+    Errno::from_raw(why.raw_os_error())
 }
 
 fn emit(request: Message, flags: u16) -> Vec<u8> {
@@ -163,7 +187,8 @@ impl NetlinkReply {
 }
 
 /// The messages of a datagram, for a fuzz target.
-pub(crate) fn messages(datagram: &[u8]) -> Vec<Message> {
+#[must_use]
+pub fn messages(datagram: &[u8]) -> Vec<Message> {
     let answers = parse(datagram).unwrap_or_default().into_iter();
     answers.filter_map(|a| if let NetlinkReply::Message(m) = a { Some(m) } else { None }).collect()
 }
@@ -201,22 +226,22 @@ fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 const ATTRIBUTE_HEADER: usize = 4;
 
 /// The value of one attribute.
-pub(crate) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
 }
 
 /// A 32-bit attribute in host byte order.
-pub(crate) fn u32_attribute(bytes: &[u8], wanted: u16) -> Option<u32> {
+fn u32_attribute(bytes: &[u8], wanted: u16) -> Option<u32> {
     attribute(bytes, wanted)?.first_chunk().copied().map(u32::from_ne_bytes)
 }
 
 /// A 64-bit attribute in host byte order.
-pub(crate) fn u64_attribute(bytes: &[u8], wanted: u16) -> Option<u64> {
+fn u64_attribute(bytes: &[u8], wanted: u16) -> Option<u64> {
     attribute(bytes, wanted)?.first_chunk().copied().map(u64::from_ne_bytes)
 }
 
 /// A string attribute up to its NUL.
-pub(crate) fn string_attribute(bytes: &[u8], wanted: u16) -> Option<String> {
+fn string_attribute(bytes: &[u8], wanted: u16) -> Option<String> {
     let text = attribute(bytes, wanted)?;
     let text = text.split(|&byte| byte == 0).next()?;
     String::from_utf8(text.to_vec()).ok()
@@ -224,7 +249,7 @@ pub(crate) fn string_attribute(bytes: &[u8], wanted: u16) -> Option<String> {
 
 /// An attribute list as the kernel would send it.
 #[cfg(test)]
-pub(crate) fn attribute_bytes(list: &[(u16, &[u8])]) -> Vec<u8> {
+fn attribute_bytes(list: &[(u16, &[u8])]) -> Vec<u8> {
     use netlink_packet_core::{DefaultNla, Emitable};
     let nlas: Vec<_> = list.iter().map(|(kind, v)| DefaultNla::new(*kind, v.to_vec())).collect();
     let mut bytes = vec![0; nlas.as_slice().buffer_len()];
