@@ -11,14 +11,16 @@ use core::ffi::c_int;
 use core::marker::PhantomData;
 
 use abi::{
-    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_QP_INIT_ATTR_CREATE_FLAGS,
+    IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD, IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS,
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT, IBV_QP_INIT_ATTR_CREATE_FLAGS,
     IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ,
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex,
-    ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_ops_wr, ibv_pd, ibv_qp,
-    ibv_qp_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, rdma_cm_event, rdma_cm_id,
-    rdma_event_channel, verbs_mr,
+    IBV_WQ_INIT_ATTR_FLAGS, QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_cq,
+    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
+    ibv_ops_wr, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex,
+    ibv_srq, ibv_srq_init_attr_ex, ibv_wq_init_attr, rdma_cm_event, rdma_cm_id, rdma_event_channel,
+    verbs_mr,
 };
 
 use crate::requests::Requests;
@@ -54,10 +56,10 @@ macro_rules! structures {
 structures! {
     ibv_ah_attr ibv_alloc_dm_attr ibv_comp_cntr_init_attr ibv_counter_attach_attr
     ibv_counters_init_attr ibv_ece ibv_flow_action_esp_attr ibv_flow_attr ibv_gid
-    ibv_modify_cq_attr ibv_mr_init_attr ibv_parent_domain_init_attr ibv_qp_attach_comp_cntr_attr
-    ibv_qp_init_attr ibv_qp_open_attr ibv_qp_rate_limit_attr ibv_query_device_ex_input
+    ibv_modify_cq_attr ibv_mr_init_attr ibv_qp_attach_comp_cntr_attr ibv_qp_init_attr
+    ibv_qp_open_attr ibv_qp_rate_limit_attr ibv_query_device_ex_input
     ibv_rwq_ind_table_init_attr ibv_srq_attr ibv_srq_init_attr ibv_td_init_attr ibv_values_ex
-    ibv_wq_attr ibv_wq_init_attr ibv_xrcd_init_attr rdma_conn_param
+    ibv_wq_attr ibv_xrcd_init_attr rdma_conn_param
 }
 
 impl<'a, T> Arg<'a, T> {
@@ -153,6 +155,14 @@ extended! { ibv_srq_init_attr_ex, comp_mask: srq_context attr;
     IBV_SRQ_INIT_ATTR_CQ cq
     IBV_SRQ_INIT_ATTR_TM tm_cap
 }
+extended! { ibv_parent_domain_init_attr, comp_mask: pd td;
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS alloc
+    IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS free
+    IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT pd_context
+}
+extended! { ibv_wq_init_attr, comp_mask: wq_context wq_type max_wr max_sge pd cq;
+    IBV_WQ_INIT_ATTR_FLAGS create_flags
+}
 
 impl Arg<'_, ibv_qp_attr> {
     /// A copy of the structure, in which members that `mask` does not name are zero; `None` for
@@ -199,7 +209,7 @@ impl Arg<'_, ibv_qp_attr> {
     }
 }
 
-/// A count of acknowledged events in a live object. `ibv_ack_cq_events(3)` and
+/// A count of acknowledged events in a live object, or in none. `ibv_ack_cq_events(3)` and
 /// `ibv_ack_async_event(3)` of other threads change it.
 #[derive(Clone, Copy, Debug)]
 pub struct AcknowledgedEvents<'a> {
@@ -208,9 +218,12 @@ pub struct AcknowledgedEvents<'a> {
 }
 
 impl AcknowledgedEvents<'_> {
-    /// The count now.
+    /// The count now; 0 for NULL.
     #[must_use]
     pub fn read(self) -> u32 {
+        if self.count.is_null() {
+            return 0;
+        }
         // SAFETY: a word of an object that is live for the lifetime; it is read at once.
         unsafe { self.count.read_volatile() }
     }
@@ -222,8 +235,12 @@ macro_rules! acknowledged {
             $(#[$doc])*
             #[must_use]
             pub fn $name(self) -> AcknowledgedEvents<'a> {
-                // SAFETY: the object is live, by the contract of `new`.
-                let count = unsafe { &raw const (*self.at).$member };
+                let count = if self.at.is_null() {
+                    core::ptr::null()
+                } else {
+                    // SAFETY: the object is live, by the contract of `new`.
+                    unsafe { &raw const (*self.at).$member }
+                };
                 AcknowledgedEvents { count, call: PhantomData }
             }
         }
@@ -620,6 +637,35 @@ mod tests {
         // SAFETY: the structure is live.
         let seen = unsafe { Arg::new(&raw mut extended) }.read_named().unwrap();
         assert_eq!((seen.comp_mask, seen.srq_type, seen.attr.max_wr), (IBV_SRQ_INIT_ATTR_CQ, 0, 9));
+    }
+
+    #[test]
+    fn an_older_structure_may_end_before_the_members_that_its_mask_does_not_name() {
+        let mut attr = ibv_wq_init_attr::zeroed();
+        (attr.max_wr, attr.create_flags) = (9, 1);
+        // SAFETY: the structure is live.
+        let read = |attr: &mut ibv_wq_init_attr| unsafe { Arg::new(attr) }.read_named().unwrap();
+        assert_eq!((read(&mut attr).max_wr, read(&mut attr).create_flags), (9, 0));
+        attr.comp_mask = IBV_WQ_INIT_ATTR_FLAGS;
+        assert_eq!(read(&mut attr).create_flags, 1);
+        let mut attr = ibv_parent_domain_init_attr::zeroed();
+        attr.pd_context = core::ptr::without_provenance_mut(8);
+        // SAFETY: the structure is live.
+        let seen = unsafe { Arg::new(&raw mut attr) }.read_named().unwrap();
+        assert!(seen.pd_context.is_null() && seen.alloc.is_none());
+    }
+
+    #[test]
+    fn null_has_no_acknowledged_events_and_no_iterator() {
+        // SAFETY: NULL.
+        let (cq, qp) = unsafe {
+            (Arg::<ibv_cq>::new(core::ptr::null_mut()), Arg::<ibv_qp>::new(core::ptr::null_mut()))
+        };
+        assert_eq!(cq.acknowledged_completions().read(), 0);
+        assert_eq!(qp.acknowledged_asynchronous().read(), 0);
+        // SAFETY: NULL.
+        let extended = unsafe { Arg::<ibv_cq_ex>::new(core::ptr::null_mut()) };
+        assert!(crate::IteratorPointers::of(extended).is_none());
     }
 
     #[test]

@@ -137,13 +137,13 @@ pub enum RequestPart<'a> {
     XrcQueue(u32),
     /// Data that the provider copies during this call.
     Inline(ibv_data_buf),
-    /// A list of such data; `None` for NULL.
-    InlineList(Option<&'a [ibv_data_buf]>),
+    /// Number of such data, and those that were read; `None` for NULL.
+    InlineList(usize, Option<&'a [ibv_data_buf]>),
     /// Number of elements, and those that were read: none for NULL.
     Elements(usize, &'a [ibv_sge]),
 }
 
-/// Elements of one request that are read.
+/// Elements, or inline data, of one request that are read.
 const MAX_ELEMENTS: usize = 1 << 16;
 
 /// The requests that a program builds with `ibv_wr_*`, for a watcher that judges calls. The
@@ -371,9 +371,9 @@ fn apply(post: &mut Post, part: RequestPart<'_>) {
             post.first = (data.addr as u64, data.length as u32, 0);
             post.flags |= inline;
         }
-        RequestPart::InlineList(None) => {}
-        RequestPart::InlineList(Some(list)) => {
-            post.count = list.len() as u32;
+        RequestPart::InlineList(_, None) => {}
+        RequestPart::InlineList(count, Some(list)) => {
+            post.count = count as u32;
             post.bytes = list.iter().map(|buffer| buffer.length as u64).sum();
             post.flags |= inline;
         }
@@ -510,12 +510,13 @@ parts! {
         RequestPart::Inline(data)
     };
     wr_set_inline_data_list(count: usize, list: *const ibv_data_buf) |qp| {
+        let read = count.min(MAX_ELEMENTS);
         // SAFETY: the program's list has `count` elements.
-        let list = (!list.is_null()).then(|| unsafe { core::slice::from_raw_parts(list, count) });
+        let list = (!list.is_null()).then(|| unsafe { core::slice::from_raw_parts(list, read) });
         if let Some(list) = list {
             report_inline::<W>(qp, list);
         }
-        RequestPart::InlineList(list)
+        RequestPart::InlineList(count, list)
     };
     wr_set_sge_list(count: usize, list: *const ibv_sge) |qp| {
         let read = if list.is_null() { 0 } else { count.min(MAX_ELEMENTS) };

@@ -356,8 +356,6 @@ macro_rules! mcast {
         unsafe extern "C" fn $name<W: Watcher>(qp: *mut ibv_qp, gid: *const ibv_gid, lid: u16) -> c_int {
             // SAFETY: the caller's QP is live.
             let (at, number) = unsafe { ((*qp).context, (*qp).qp_num) };
-            // SAFETY: NULL, or the caller's GID.
-            let group = unsafe { gid.as_ref() }.map_or([0; 2], gid_words);
             let Some(ctx) = context(at) else { return libc::EINVAL };
             let start = start_time::<W>();
             // SAFETY: the caller's arguments, passed on.
@@ -365,6 +363,8 @@ macro_rules! mcast {
             // SAFETY: the caller's arguments are valid until this call returns.
             let result = unsafe { W::$name(ctx, qp.safe(), gid.safe(), lid, next) }.get();
             if W::RECORDS {
+                // SAFETY: NULL, or the caller's GID.
+                let group = unsafe { gid.as_ref() }.map_or([0; 2], gid_words);
                 report_call::<W>(Call::$name, start, result, &[number.into(), group[0], group[1], lid.into()]);
             }
             result
@@ -459,27 +459,22 @@ unsafe extern "C" fn create_cq_ex<W: Watcher>(
     let next = Next::new(|| unsafe { beneath!(ctx.next, create_cq_ex)(at, attr) });
     // SAFETY: the caller's arguments are valid until this call returns.
     let cq = unsafe { W::create_cq_ex(ctx, at.safe(), attr.safe(), next) }.get();
-    if !W::RECORDS {
-        if !cq.is_null() {
-            // SAFETY: the provider just created the CQ, and no other thread has its address.
-            unsafe { crate::cq_ex::replace::<W>(cq) };
-        }
-        return cq;
+    if W::RECORDS {
+        // SAFETY: the front-end has read these members before.
+        let args = unsafe {
+            [
+                at as u64,
+                (*attr).cqe.into(),
+                (*attr).channel as u64,
+                (*attr).comp_vector.into(),
+                (*attr).wc_flags,
+                (*attr).comp_mask.into(),
+                named!(attr, IBV_CQ_INIT_ATTR_MASK_FLAGS, flags),
+                named!(attr, IBV_CQ_INIT_ATTR_MASK_PD, parent_domain),
+            ]
+        };
+        report_call::<W>(Call::create_cq_ex, start, cq, &args);
     }
-    // SAFETY: the front-end has read these members before.
-    let args = unsafe {
-        [
-            at as u64,
-            (*attr).cqe.into(),
-            (*attr).channel as u64,
-            (*attr).comp_vector.into(),
-            (*attr).wc_flags,
-            (*attr).comp_mask.into(),
-            named!(attr, IBV_CQ_INIT_ATTR_MASK_FLAGS, flags),
-            named!(attr, IBV_CQ_INIT_ATTR_MASK_PD, parent_domain),
-        ]
-    };
-    report_call::<W>(Call::create_cq_ex, start, cq, &args);
     if !cq.is_null() {
         // SAFETY: the provider just created the CQ, and no other thread has its address.
         unsafe { crate::cq_ex::replace::<W>(cq) };

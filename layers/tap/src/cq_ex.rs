@@ -23,11 +23,11 @@ unsafe impl Send for IteratorPointers {}
 unsafe impl Sync for IteratorPointers {}
 
 impl IteratorPointers {
-    /// The pointers of a CQ that the provider has just created.
+    /// The pointers of a CQ that the provider has just created; `None` for NULL.
     #[must_use]
-    pub fn of(cq: Arg<'_, ibv_cq_ex>) -> Self {
-        // SAFETY: the CQ is live, and no other thread has its address.
-        Self(unsafe { *cq.as_ptr() })
+    pub fn of(cq: Arg<'_, ibv_cq_ex>) -> Option<Self> {
+        // SAFETY: NULL, or a live CQ whose address no other thread has.
+        unsafe { cq.as_ptr().as_ref() }.map(|cq| Self(*cq))
     }
 }
 

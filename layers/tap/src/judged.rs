@@ -32,7 +32,19 @@ impl Operations {
     /// `next` is the complete table beneath the layer. It is used as long as the context is open.
     #[must_use]
     pub unsafe fn new(context: *mut ibv_context, next: *const verbs_context_ops) -> Self {
-        Self { context: context as usize, next }
+        Self { context: context.expose_provenance(), next }
+    }
+
+    /// Address of the context.
+    #[must_use]
+    pub const fn context(self) -> usize {
+        self.context
+    }
+
+    /// The table beneath the layer.
+    #[must_use]
+    pub const fn table_beneath(self) -> *const verbs_context_ops {
+        self.next
     }
 
     /// The table for an object of `context`: the one that the watcher named if it is of this

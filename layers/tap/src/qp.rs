@@ -16,7 +16,7 @@ use abi::{
 use crate::argument::{Argument, Next};
 use crate::builder::{self, Builder};
 use crate::control::{context, gid_words, named, report_call, shared, start_time};
-use crate::{Call, Device, NUMBERS, QPS, Qp, Watcher, beneath, key, now};
+use crate::{Call, Device, NUMBERS, QPS, Qp, Watcher, beneath, key};
 
 /// Records a new QP. `ops` are the operations with which an extended QP was created.
 unsafe fn remember<W: Watcher>(ctx: Arc<Device>, qp: *mut ibv_qp, sig_all: bool, ops: Option<u64>) {
@@ -112,16 +112,16 @@ unsafe extern "C" fn create_qp_ex<W: Watcher>(
     let next = Next::new(|| unsafe { beneath!(ctx.next, create_qp_ex)(at, attr) });
     // SAFETY: the caller's arguments are valid until this call returns.
     let qp = unsafe { W::create_qp_ex(device, at.safe(), attr.safe(), next) }.get();
+    // SAFETY: the caller's attributes, filled in by the provider.
+    let granted = unsafe { attr.safe() }.read_named();
+    let has_ops =
+        |given: &ibv_qp_init_attr_ex| given.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    let ops = granted.filter(has_ops).map(|given| given.send_ops_flags);
     if !W::RECORDS {
-        // SAFETY: the caller's attributes, filled in by the provider.
-        let granted = unsafe { Argument::safe(attr) }.read_named();
-        let has_ops = |given: &ibv_qp_init_attr_ex| {
-            given.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0 && !qp.is_null()
-        };
-        if let Some(given) = granted.filter(has_ops) {
+        if let Some(ops) = ops.filter(|_| !qp.is_null()) {
             // SAFETY: the QP was just created with these operations, and no other thread has its
             // address.
-            unsafe { builder::replace::<W>(qp.cast(), given.send_ops_flags) };
+            unsafe { builder::replace::<W>(qp.cast(), ops) };
         }
         return qp;
     }
@@ -129,11 +129,10 @@ unsafe extern "C" fn create_qp_ex<W: Watcher>(
     let number = unsafe { qp.as_ref() }.map_or(0, |qp| qp.qp_num);
     // SAFETY: the attributes are the caller's, filled in by the provider. Members are read only if
     // the mask names them.
-    let (args, ops, sig_all) = unsafe {
+    let (args, sig_all) = unsafe {
         let mask = (*attr).comp_mask;
         let pd = if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd as u64 } else { 0 };
         let objects = [pd, (*attr).send_cq as u64, (*attr).recv_cq as u64, (*attr).srq as u64];
-        let ops = (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags);
         let sig_all = (*attr).sq_sig_all != 0;
         let mut args = made(number, (*attr).qp_type, objects, &(*attr).cap, sig_all);
         let flags = named!(attr, IBV_QP_INIT_ATTR_CREATE_FLAGS, create_flags);
@@ -143,7 +142,7 @@ unsafe extern "C" fn create_qp_ex<W: Watcher>(
         let number = if source { u64::from((*attr).source_qpn) } else { 0 };
         args[9] = (ops.unwrap_or(0) & u64::from(u32::MAX)) | number << 32;
         args[10] = named!(attr, IBV_QP_INIT_ATTR_XRCD, xrcd);
-        (args, ops, sig_all)
+        (args, sig_all)
     };
     report_call::<W>(Call::create_qp_ex, start, qp, &args);
     if !qp.is_null() {
@@ -195,47 +194,40 @@ unsafe extern "C" fn modify_qp<W: Watcher>(
     let Some(ctx) = context(at) else { return libc::EINVAL };
     // SAFETY: the caller's arguments, passed on.
     let next = Next::new(|| unsafe { beneath!(ctx.next, modify_qp)(qp, attr, mask) });
-    if !W::RECORDS {
-        // SAFETY: the caller's QP is live.
-        let before = unsafe { builder::copy_pointers::<W>(qp.cast()) };
-        // SAFETY: the caller's arguments are valid until this call returns.
-        let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
-        if let (0, Some(before)) = (result, &before) {
-            // SAFETY: the caller's QP is live, and has pointers.
-            unsafe { builder::replace_again::<W>(qp.cast(), before) };
-        }
-        return result;
-    }
-    // SAFETY: the caller passes a complete structure, whichever members the mask names.
-    let given = unsafe { &*attr };
     let bits = mask.cast_unsigned();
-    let args = changed(number, given, bits);
-    let known = QPS.share(qp as usize);
-    if let Some(known) = &known {
-        if bits & IBV_QP_STATE != 0 && given.qp_state == IBV_QPS_RESET {
-            known.sent.store(0, Ordering::Relaxed);
-            known.received.store(0, Ordering::Relaxed);
+    let known = if W::RECORDS { QPS.share(qp as usize) } else { None };
+    let recorded = W::RECORDS.then(|| {
+        // SAFETY: the caller passes a complete structure, whichever members the mask names.
+        let given = unsafe { &*attr };
+        if let Some(known) = &known {
+            if bits & IBV_QP_STATE != 0 && given.qp_state == IBV_QPS_RESET {
+                known.sent.store(0, Ordering::Relaxed);
+                known.received.store(0, Ordering::Relaxed);
+            }
+            if bits & IBV_QP_DEST_QPN != 0 {
+                known.peer.store(given.dest_qp_num, Ordering::Relaxed);
+            }
         }
-        if bits & IBV_QP_DEST_QPN != 0 {
-            known.peer.store(given.dest_qp_num, Ordering::Relaxed);
-        }
-    }
+        (given.qp_state, changed(number, given, bits))
+    });
     // SAFETY: the caller's QP is live.
     let before = unsafe { builder::copy_pointers::<W>(qp.cast()) };
-    let start = now();
+    let start = start_time::<W>();
     // SAFETY: the caller's arguments are valid until this call returns.
     let result = unsafe { W::modify_qp(ctx, qp.safe(), attr.safe(), mask, next) }.get();
-    if let (0, Some(known)) = (result, &known) {
-        if bits & IBV_QP_STATE != 0 {
-            known.state.store(given.qp_state, Ordering::Relaxed);
+    if let (0, Some(before)) = (result, &before) {
+        // SAFETY: the QP is live, and has pointers, which the provider may have changed.
+        unsafe { builder::replace_again::<W>(qp.cast(), before) };
+    }
+    if let Some((state, args)) = recorded {
+        if let (0, Some(known)) = (result, &known)
+            && bits & IBV_QP_STATE != 0
+        {
+            known.state.store(state, Ordering::Relaxed);
             W::qp_modified(known);
         }
-        if let Some(before) = &before {
-            // SAFETY: the QP is live, and has pointers, which the provider may have changed.
-            unsafe { builder::replace_again::<W>(qp.cast(), before) };
-        }
+        report_call::<W>(Call::modify_qp, start, result, &args);
     }
-    report_call::<W>(Call::modify_qp, start, result, &args);
     result
 }
 

@@ -109,38 +109,30 @@ impl<'a, T: Request> Requests<'a, T> {
     #[must_use]
     pub fn refused(self, bad: Arg<'_, *mut T>, count: usize) -> Vec<u64> {
         let bad = bad.stored();
-        let mut ids = Vec::new();
-        let mut is_refused = false;
-        let mut at = self.at;
-        for _ in 0..count {
+        let refused = self.walk(count).skip_while(|at| *at as usize != bad);
+        // SAFETY: the requests of the list are live.
+        refused.map(|at| unsafe { T::id_of(at) }).collect()
+    }
+
+    /// The first `count` requests.
+    fn walk(self, count: usize) -> impl Iterator<Item = *mut T> {
+        let mut next = self.at;
+        (0..count).map_while(move |_| {
+            let at = next;
             if at.is_null() {
-                break;
+                return None;
             }
-            is_refused |= at as usize == bad;
             // SAFETY: the requests of the list are live.
-            unsafe {
-                if is_refused {
-                    ids.push(T::id_of(at));
-                }
-                at = T::next_of(at);
-            }
-        }
-        ids
+            next = unsafe { T::next_of(at) };
+            Some(at)
+        })
     }
 
     /// The request that a refused call names: the refused one if it is among the first `count`,
     /// else the first.
     pub(crate) fn named(self, bad: Arg<'_, *mut T>, count: usize) -> Option<&'a T> {
         let bad = bad.stored();
-        let mut at = self.at;
-        for _ in 0..count {
-            if at.is_null() || at as usize == bad {
-                break;
-            }
-            // SAFETY: the requests of the list are live.
-            at = unsafe { T::next_of(at) };
-        }
-        let named = if bad != 0 && at as usize == bad { at } else { self.at };
+        let named = self.walk(count).find(|at| *at as usize == bad).unwrap_or(self.at);
         // SAFETY: NULL, or a request of the list.
         unsafe { named.as_ref() }
     }
@@ -332,6 +324,10 @@ mod tests {
             let mut elsewhere = core::ptr::without_provenance_mut(16);
             assert_eq!(id(&raw mut elsewhere), Some(1));
             assert_eq!(id(core::ptr::null_mut()), Some(1));
+            // The request behind the first `count` is not named.
+            // SAFETY: a live pointer.
+            let bad = unsafe { Arg::new(&raw mut second) };
+            assert_eq!(list.named_by(bad, 1).map(ReceiveWr::wr_id), Some(1));
             assert_eq!(list.first().map(ReceiveWr::wr_id), Some(1));
             assert!(!first.is_null());
         });

@@ -1,7 +1,7 @@
 //! WR-15, and the checks of requests that a program builds with `ibv_wr_*`.
 //!
-//! Locks: the builder, then the send queue of the QP. The provider's function is called without
-//! either.
+//! Locks: the builder of the QP, then its send queue. Neither is held while the provider's
+//! functions run.
 
 use core::ffi::c_int;
 
@@ -46,9 +46,9 @@ fn close(qp: &Qp, building: &mut Building, call: &'static str) {
 fn enter(open: &mut OpenRequest, part: RequestPart<'_>) {
     match part {
         RequestPart::Destination(ah, _, qkey) => (open.ah, open.qkey) = (ah, qkey),
-        RequestPart::XrcQueue(_) | RequestPart::InlineList(None) => {}
+        RequestPart::XrcQueue(_) | RequestPart::InlineList(_, None) => {}
         RequestPart::Inline(data) => open.inline = Some(data.length as u64),
-        RequestPart::InlineList(Some(list)) => {
+        RequestPart::InlineList(_, Some(list)) => {
             open.inline = Some(list.iter().map(|data| data.length as u64).sum());
         }
         RequestPart::Elements(count, list) => {

@@ -129,8 +129,8 @@ impl CompletionCalls for Validate {
             let domain = PDS.get(given.parent_domain as usize);
             let single = given.flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
                 || domain.is_some_and(|pd| pd.single);
-            let extended = Extended::new(IteratorPointers::of(cq));
-            record_cq(device, cq.plain(), attr.channel(), single, Some(extended));
+            let extended = IteratorPointers::of(cq).map(Extended::new);
+            record_cq(device, cq.plain(), attr.channel(), single, extended);
         } else if let Some(ctx) = context(device.at) {
             let asked = wanted_cq(device, &given, attr.channel());
             watch.failed(ctx, &Subject::without_object(Id::Cq14), |facts, errno| {
@@ -201,7 +201,8 @@ impl CompletionCalls for Validate {
         if let Some(known) = &known {
             let acked = cq.acknowledged_completions();
             acknowledgements::check(CALL, known, acked.read());
-            // Only a CQ without users can be destroyed, and waits.
+            // The destruction of a CQ with users fails at once. Without users it waits for
+            // acknowledgements.
             if known.qps.lock().is_empty() {
                 let name = known.name();
                 let events = Unacknowledged::Completion;

@@ -83,7 +83,7 @@ impl ObjectCalls for Validate {
         next: Next<F>,
     ) -> Returned<*mut ibv_pd> {
         let watch = WatchedCall::begin("ibv_alloc_parent_domain");
-        let given = attr.read();
+        let given = attr.read_named();
         let parent = given.map_or(0, |attr| attr.pd as usize);
         let made = next.call();
         match made.object() {

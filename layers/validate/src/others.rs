@@ -146,7 +146,7 @@ impl OtherCalls for Validate {
 
         "ibv_create_wq" Ob09
         fn create_wq(at: Arg<'_, ibv_context>, attr: Arg<'_, ibv_wq_init_attr>) -> *mut ibv_wq;
-        |facts, _errno| judge_structure("wq_init_attr", attr.read(), |attr| {
+        |facts, _errno| judge_structure("wq_init_attr", attr.read_named(), |attr| {
             let asked = queues::WantedWq {
                 wq_type: attr.wq_type,
                 max_wr: attr.max_wr,

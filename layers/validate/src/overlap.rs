@@ -251,7 +251,7 @@ pub(crate) fn unregistered(memory: &Range<u64>) {
 }
 
 /// MR-10: the sanitizer's callback after a report.
-unsafe extern "C" fn reported(_report: *const c_char) {
+extern "C" fn reported(_report: *const c_char) {
     let Some(at) = asan::report_address() else { return };
     let (object, found) = {
         let all = WRITTEN.lock();

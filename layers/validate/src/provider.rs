@@ -21,8 +21,6 @@ type OtherEnd =
 
 /// The functions beneath the layer: operations of a context, and the extension of its plugin.
 pub(crate) struct Provider {
-    context: usize,
-    next: *const verbs_context_ops,
     operations: Operations,
     waiting: Option<Waiting>,
     other_end: Option<OtherEnd>,
@@ -32,11 +30,6 @@ pub(crate) struct Provider {
     /// Whether the plugin has an extension table, so that it writes memory itself.
     pub(crate) has_extension: bool,
 }
-
-// SAFETY: the table lives as long as the context, and is only read, entry by entry.
-unsafe impl Send for Provider {}
-// SAFETY: any thread may read the table, because each entry is a word that is read at once.
-unsafe impl Sync for Provider {}
 
 impl Provider {
     /// The functions beneath the layer.
@@ -49,8 +42,6 @@ impl Provider {
         let (ext, vectors, async_fd) =
             unsafe { (plugin::ext_of(next), (*context).num_comp_vectors, (*context).async_fd) };
         Self {
-            context: context.expose_provenance(),
-            next,
             // SAFETY: per the caller.
             operations: unsafe { Operations::new(context, next) },
             waiting: ext.as_ref().and_then(|ext| ext.waiting),
@@ -69,11 +60,13 @@ impl Provider {
 
     /// The limits of the device and of its ports.
     pub(crate) fn limits(&self) -> (Option<ibv_device_attr>, Vec<ibv_port_attr>) {
-        let context = core::ptr::with_exposed_provenance_mut(self.context);
+        let context = core::ptr::with_exposed_provenance_mut(self.operations.context());
         let mut attr = ibv_device_attr_ex::zeroed();
         // SAFETY: the context is open; both structures are local.
         unsafe {
-            let Some(query) = (*self.next).query_device_ex else { return (None, Vec::new()) };
+            let Some(query) = (*self.operations.table_beneath()).query_device_ex else {
+                return (None, Vec::new());
+            };
             let size = size_of::<ibv_device_attr_ex>();
             if query(context, core::ptr::null(), &raw mut attr, size) != 0 {
                 return (None, Vec::new());
@@ -81,7 +74,7 @@ impl Provider {
             let mut ports = Vec::new();
             for number in 1..=attr.orig_attr.phys_port_cnt {
                 let mut port = ibv_port_attr::zeroed();
-                let Some(query) = (*self.next).query_port else { break };
+                let Some(query) = (*self.operations.table_beneath()).query_port else { break };
                 if query(context, number, &raw mut port) != 0 {
                     break;
                 }
@@ -120,15 +113,23 @@ impl Provider {
         let mask = M::STATE.bits().cast_signed();
         let qp = core::ptr::with_exposed_provenance_mut(qp);
         // SAFETY: the QP is live; both structures are local.
-        let result =
-            unsafe { beneath!(self.next, query_qp)(qp, &raw mut now, mask, &raw mut init) };
+        let result = unsafe {
+            beneath!(self.operations.table_beneath(), query_qp)(
+                qp,
+                &raw mut now,
+                mask,
+                &raw mut init,
+            )
+        };
         (result == 0).then_some(now.qp_state)
     }
 
     /// Whether the provider creates a QP with these attributes. The QP is destroyed at once.
     pub(crate) fn can_create_qp(&self, pd: Arg<'_, ibv_pd>, mut attr: ibv_qp_init_attr) -> bool {
         // SAFETY: the domain is the caller's, and the attributes are a copy.
-        let made = unsafe { beneath!(self.next, create_qp)(pd.as_ptr(), &raw mut attr) };
+        let made = unsafe {
+            beneath!(self.operations.table_beneath(), create_qp)(pd.as_ptr(), &raw mut attr)
+        };
         self.destroy_qp(made)
     }
 
@@ -149,7 +150,7 @@ impl Provider {
             let place = &raw mut (*attr).cap;
             let before = *place;
             *place = cap;
-            let made = beneath!(self.next, create_qp_ex)(context, attr);
+            let made = beneath!(self.operations.table_beneath(), create_qp_ex)(context, attr);
             *place = before;
             made
         };
@@ -159,7 +160,7 @@ impl Provider {
     /// Destroys a QP that was just created; false for NULL.
     fn destroy_qp(&self, qp: *mut ibv_qp) -> bool {
         // SAFETY: no other thread has the address of the QP.
-        !qp.is_null() && unsafe { beneath!(self.next, destroy_qp)(qp) } == 0
+        !qp.is_null() && unsafe { beneath!(self.operations.table_beneath(), destroy_qp)(qp) } == 0
     }
 
     /// Whether an asynchronous event waits.
@@ -179,7 +180,7 @@ impl Provider {
             Some(unsafe { core::mem::transmute::<*mut c_void, Query>(found) })
         });
         let mut entry = ibv_gid_entry::zeroed();
-        let context = core::ptr::with_exposed_provenance_mut(self.context);
+        let context = core::ptr::with_exposed_provenance_mut(self.operations.context());
         let size = size_of::<ibv_gid_entry>();
         // SAFETY: the context is open, and the entry has the size that is passed.
         let result =

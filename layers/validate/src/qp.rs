@@ -306,7 +306,7 @@ impl QueuePairCalls for Validate {
             known.cqs().for_each(|cq| cq.add(&known));
             if groups == 0 {
                 let about = Subject::qp(Id::Qp21, &known);
-                watch.refused(ctx, result.get(), &about, |_| pairs::destroy_qp(groups));
+                watch.refused(ctx, result.get(), &about, |_| pairs::destroy_qp());
             }
             QPS.insert(at, known);
         }

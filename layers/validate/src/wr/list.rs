@@ -6,7 +6,8 @@ use crate::checks::queue;
 use crate::report::report;
 use crate::state::Qp;
 
-/// Requests of a list before it is checked for a ring.
+/// The number of requests after which a list is checked for a ring. Shorter lists are common, and
+/// the check walks the list once more.
 pub(super) const LONG: usize = 64;
 
 /// WR-11: reports a ring of requests.
