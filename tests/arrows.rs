@@ -121,7 +121,7 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("providers/emulated/commands", &["abi"]),
     ("providers/emulated/efa", &["ferroverbs-emulated-commands"]),
     ("providers/emulated/memory", &["abi", "ferroverbs-emulated-commands"]),
-    ("providers/emulated/mlx5", &["abi", "soft-semantics"]),
+    ("providers/emulated/mlx5", &["abi", "ferroverbs-emulated-commands", "soft-semantics"]),
     ("rdmacm", &["abi", "cface", "ferroverbs-cm", "netlink", "provider-loader"]),
     ("rdmacm/preload", &["cface"]),
     ("rdmacm/proto", &[]),

@@ -3,7 +3,7 @@
  * reaches the adapter's data path as the program posted it, and each completion comes back. One
  * line for each check that fails.
  */
-#include "efa_end.h"
+#include "end.h"
 #include <infiniband/efadv.h>
 #include <stdint.h>
 #include <string.h>

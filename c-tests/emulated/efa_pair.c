@@ -3,7 +3,7 @@
  * WRITE, errors that concern one request, and a peer that is killed. The parent drives the test;
  * the child answers. One line for each check that fails.
  */
-#include "efa_end.h"
+#include "end.h"
 #include <infiniband/efadv.h>
 #include <signal.h>
 #include <stdint.h>

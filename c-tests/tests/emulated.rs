@@ -1,5 +1,5 @@
-//! The unmodified libefa of the system over the emulated EFA adapter of soft: within one process
-//! and between two, each kind of request that libefa can build; ibv_devinfo shows the device.
+//! The unmodified libefa and libmlx5 of the system over the emulated adapters of soft: within one
+//! process and between two, the kinds of request that they can build; ibv_devinfo shows the device.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,8 +53,8 @@ impl Bench {
     }
 
     /// Runs a program that prints one line if all is well.
-    fn passes(&self, name: &str) {
-        let done = self.run(&self.compile(name), &[], "efa");
+    fn passes(&self, name: &str, emulate: &str) {
+        let done = self.run(&self.compile(name), &[], emulate);
         let (stdout, stderr) = (text(&done.stdout), text(&done.stderr));
         assert!(done.status.success() && stderr.is_empty(), "{:?} {stdout}{stderr}", done.status);
         assert_eq!(stdout, "done\n");
@@ -73,12 +73,17 @@ fn copy(from: &Path, to: &Path) {
 
 #[test]
 fn libefa_runs_over_the_emulated_adapter() {
-    Bench::new("one").passes("efa");
+    Bench::new("one").passes("efa", "efa");
 }
 
 #[test]
 fn libefa_runs_between_two_processes() {
-    Bench::new("pair").passes("efa_pair");
+    Bench::new("pair").passes("efa_pair", "efa");
+}
+
+#[test]
+fn libmlx5_runs_between_two_processes() {
+    Bench::new("mlx5").passes("mlx5_pair", "mlx5");
 }
 
 #[test]
@@ -92,8 +97,16 @@ fn ibv_devinfo_shows_the_device_that_the_setting_names() {
     }
     assert!(!stdout.contains("soft0"), "{stdout}");
 
+    let shown = bench.run(Path::new("ibv_devinfo"), &["-v"], "mlx5");
+    let stdout = text(&shown.stdout);
+    assert!(shown.status.success() && shown.stderr.is_empty(), "{}", text(&shown.stderr));
+    for part in ["hca_id:\tmlx5_0", "22.39.1002", "0x02c9", "PORT_ACTIVE", "ATOMIC_HCA", "Ethernet"]
+    {
+        assert!(stdout.contains(part), "{part}: {stdout}");
+    }
+
     let unknown = bench.run(Path::new("ibv_devinfo"), &["-v"], "efb");
-    let line = "libibverbs: soft: FERROVERBS_EMULATE=efb: must be efa; going on without an \
+    let line = "libibverbs: soft: FERROVERBS_EMULATE=efb: must be efa or mlx5; going on without an \
                 emulated device\n";
     assert!(text(&unknown.stderr).contains(line), "{}", text(&unknown.stderr));
     assert!(text(&unknown.stdout).contains("soft0"), "{}", text(&unknown.stdout));

@@ -26,7 +26,7 @@ pub(crate) struct Args {
     /// Faults to inject, such as 'drop rate=1/100; qp-error nth=7': see ferroverbs-soft(7)
     #[arg(short = 'f', value_name = "FAULTS", value_parser = settings::parse_faults)]
     pub(crate) faults: Option<String>,
-    /// The device of a vendor to emulate instead of software devices: efa
+    /// The device of a vendor to emulate instead of software devices: efa, mlx5
     #[arg(long, value_name = "DEVICE", value_parser = settings::parse_emulate)]
     pub(crate) emulate: Option<String>,
     /// The command and its arguments

@@ -112,7 +112,10 @@ pub(crate) fn emulated_device() -> Option<EmulatedDevice> {
 
 /// Number of QP numbers that QPs of emulated devices alone get.
 pub(crate) fn low_qps() -> u16 {
-    emulated_device().map_or(0, |_| crate::ops::emulated::LOW_QPS)
+    match emulated_device() {
+        Some(EmulatedDevice::Efa) => crate::ops::emulated::LOW_QPS,
+        Some(EmulatedDevice::Mlx5) | None => 0,
+    }
 }
 
 /// The order of the GID table.

@@ -47,10 +47,30 @@ pub struct Change {
     pub port: u8,
     /// Retries when the receiver is not ready.
     pub rnr_retry: u8,
+    /// The remote end of a connection.
+    pub remote: Address,
+    /// The remote QP of a connection.
+    pub remote_qp: u32,
+    /// The PSN of the first request of the remote end.
+    pub rq_psn: u32,
+    /// `IBV_MTU_*`.
+    pub path_mtu: u8,
+    /// READs and atomics in flight to the remote end.
+    pub max_rd_atomic: u8,
+    /// READs and atomics in flight from the remote end.
+    pub max_dest_rd_atomic: u8,
+    /// The code of the pause that a sender makes when the QP is not ready.
+    pub min_rnr_timer: u8,
+    /// The code of the time until a request is repeated.
+    pub timeout: u8,
+    /// Repetitions of a request without an answer.
+    pub retry_count: u8,
+    /// The state that the caller assumes, `IBV_QPS_*`.
+    pub current_state: u8,
 }
 
 /// The remote end of an address handle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
     /// The destination GID.
     pub dgid: [u8; 16],
@@ -143,7 +163,32 @@ pub trait Carrier {
     /// Ends an address handle.
     fn destroy_ah(&mut self, ah: u32);
 
-    /// Makes a QP; the result is its number.
+    /// Makes an SRQ of `max_wr` receives.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`], or the errno of the software adapter.
+    fn create_srq(
+        &mut self,
+        _srq: u32,
+        _pd: u32,
+        _max_wr: u32,
+        _max_sge: u32,
+    ) -> Result<(), Refusal> {
+        Err(Refusal::Unsupported)
+    }
+
+    /// Ends an SRQ, which no QP uses.
+    fn destroy_srq(&mut self, _srq: u32) {}
+
+    /// Posts a receive to an SRQ. Its completion comes later, as one of a QP.
+    ///
+    /// # Errors
+    /// The result, when it is known at once.
+    fn shared_receive(&mut self, _srq: u32, _receive: &Receive) -> Result<(), Status> {
+        Err(Status::Unsupported)
+    }
+
+    /// Makes a QP, whose receives are those of an SRQ if there is one; the result is its number.
     ///
     /// # Errors
     /// The errno of the software adapter.
@@ -153,7 +198,13 @@ pub trait Carrier {
         pd: u32,
         service: Service,
         capabilities: &Capabilities,
+        srq: Option<u32>,
     ) -> Result<u32, Refusal>;
+
+    /// The state of a QP, `IBV_QPS_*`, if the data path changes it by itself.
+    fn state(&self, _qp: u32) -> Option<u8> {
+        None
+    }
 
     /// Changes a QP. Checks the transition.
     ///

@@ -2,8 +2,13 @@
 //! of `<rdma/ib_user_verbs.h>`; errors are those of the kernel.
 //!
 //! Map of this file: `Answer` and `WriteRequest`; the objects of a context; `Kernel`, with a
-//! function for each command, in the order PD, MR, AH, CQ, QP; doorbells and completions; helpers.
+//! function for each command, in the order PD, MR, AH, CQ, QP; helpers. `data` has doorbells and
+//! completions, `srq` the commands on SRQs, `sizes` the least sizes of commands.
 //! No lock: the caller serialises all calls.
+
+mod data;
+mod sizes;
+mod srq;
 
 use core::mem::offset_of;
 
@@ -14,9 +19,9 @@ use crate::fields::{Fields, Structure};
 use crate::refusal::Refusal;
 use crate::table::Table;
 use crate::vendor::{
-    Capabilities, Completion, NewCq, NewQp, Next, Queue, QueueMemory, Receive, Status, Vendor,
-    WorkRequest,
+    Capabilities, MethodAnswer, NewCq, NewQp, QueueMemory, Receive, Vendor, WorkRequest,
 };
+use sizes::sizes;
 
 /// The response of a command, core and vendor's part. A provider's shorter attribute takes the
 /// beginning of each; a longer one is filled with zeros.
@@ -62,12 +67,23 @@ struct Qp<Q> {
     pd: u32,
     send_cq: u32,
     recv_cq: u32,
+    srq: Option<u32>,
     user_handle: u64,
     number: u32,
     capabilities: Capabilities,
     signals_all: bool,
     last: Change,
     queues: Q,
+}
+
+#[derive(Debug)]
+struct Srq<Q> {
+    pd: u32,
+    users: usize,
+    user_handle: u64,
+    max_wr: u32,
+    max_sge: u32,
+    queue: Q,
 }
 
 /// The kernel's state of one context of a vendor's device.
@@ -79,6 +95,7 @@ pub struct Kernel<V: Vendor> {
     ahs: Table<u32>,
     cqs: Table<Cq<V::Cq>>,
     qps: Table<Qp<V::Qp>>,
+    srqs: Table<Srq<V::Srq>>,
     request: WorkRequest,
     receive: Receive,
 }
@@ -96,6 +113,7 @@ impl<V: Vendor> Kernel<V> {
             ahs: Table::new(most(limits.max_ah)),
             cqs: Table::new(most(limits.max_cq)),
             qps: Table::new(most(limits.max_qp)),
+            srqs: Table::new(most(limits.max_srq)),
             request: WorkRequest::default(),
             receive: Receive::default(),
         }
@@ -144,6 +162,7 @@ impl<V: Vendor> Kernel<V> {
                     channel: channel(core.u32(offset_of!(ib_uverbs_create_cq, comp_channel))),
                     number: self.cqs.next()?,
                 };
+                is_only_vector(core.u32(offset_of!(ib_uverbs_create_cq, comp_vector)))?;
                 self.create_cq(new, sent, memory, carrier)
             }
             (IB_USER_VERBS_EX_CMD_CREATE_CQ, true) => {
@@ -156,15 +175,20 @@ impl<V: Vendor> Kernel<V> {
                     channel: channel(core.u32(offset_of!(ib_uverbs_ex_create_cq, comp_channel))),
                     number: self.cqs.next()?,
                 };
+                is_only_vector(core.u32(offset_of!(ib_uverbs_ex_create_cq, comp_vector)))?;
                 self.create_cq(new, sent, memory, carrier)
             }
             (IB_USER_VERBS_CMD_DESTROY_CQ, false) => self.destroy_cq(core, memory, carrier),
+            (IB_USER_VERBS_CMD_CREATE_SRQ, false) => self.create_srq(sent, memory, carrier),
+            (IB_USER_VERBS_CMD_QUERY_SRQ, false) => self.query_srq(core),
+            (IB_USER_VERBS_CMD_DESTROY_SRQ, false) => self.destroy_srq(core, memory, carrier),
             (IB_USER_VERBS_CMD_CREATE_QP, false) => self.create_qp(sent, 8, memory, carrier),
             (IB_USER_VERBS_EX_CMD_CREATE_QP, true) => {
-                if core.u32(offset_of!(ib_uverbs_ex_create_qp, comp_mask)) != 0
-                    || core.u32(offset_of!(ib_uverbs_ex_create_qp, create_flags)) != 0
-                {
+                if core.u32(offset_of!(ib_uverbs_ex_create_qp, comp_mask)) != 0 {
                     return Err(Refusal::Invalid);
+                }
+                if core.u32(offset_of!(ib_uverbs_ex_create_qp, create_flags)) != 0 {
+                    return Err(Refusal::Unsupported);
                 }
                 self.create_qp(sent, 0, memory, carrier)
             }
@@ -176,10 +200,18 @@ impl<V: Vendor> Kernel<V> {
                 answer.core = Structure::new(size).u32(at, size as u32).into_bytes();
                 Ok(answer)
             }
-            (IB_USER_VERBS_CMD_QUERY_QP, false) => self.query_qp(core),
+            (IB_USER_VERBS_CMD_QUERY_QP, false) => self.query_qp(core, carrier),
             (IB_USER_VERBS_CMD_DESTROY_QP, false) => self.destroy_qp(core, memory, carrier),
             _ => Err(Refusal::Unsupported),
         }
+    }
+
+    /// Executes a method of the vendor's own.
+    ///
+    /// # Errors
+    /// [`Refusal::NoMethod`] for all methods that have a write command, and unknown ones.
+    pub fn method(&self, object: u16, method: u16) -> Result<MethodAnswer, Refusal> {
+        self.vendor.method(object, method)
     }
 
     fn get_context(&self, vendor: &[u8], carrier: &mut dyn Carrier) -> Result<Answer, Refusal> {
@@ -212,6 +244,18 @@ impl<V: Vendor> Kernel<V> {
             .u32(offset_of!(Response, max_mr), limits.max_mr)
             .u32(offset_of!(Response, max_pd), limits.max_pd)
             .u32(offset_of!(Response, max_ah), limits.max_ah)
+            .u32(offset_of!(Response, max_srq), limits.max_srq)
+            .u32(
+                offset_of!(Response, max_srq_wr),
+                if limits.max_srq > 0 { limits.max_qp_wr } else { 0 },
+            )
+            .u32(
+                offset_of!(Response, max_srq_sge),
+                if limits.max_srq > 0 { limits.max_sge } else { 0 },
+            )
+            .u32(offset_of!(Response, max_qp_rd_atom), limits.max_reads)
+            .u32(offset_of!(Response, max_qp_init_rd_atom), limits.max_reads)
+            .u32(offset_of!(Response, atomic_cap), limits.atomic_cap)
             .u16(offset_of!(Response, max_pkeys), 1)
             .u8(offset_of!(Response, phys_port_cnt), ports as u8)
     }
@@ -244,7 +288,8 @@ impl<V: Vendor> Kernel<V> {
             .u8(offset_of!(Response, max_vl_num), 1)
             .u8(offset_of!(Response, active_width), 1)
             .u8(offset_of!(Response, active_speed), 32)
-            .u8(offset_of!(Response, phys_state), 5);
+            .u8(offset_of!(Response, phys_state), 5)
+            .u8(offset_of!(Response, link_layer), self.vendor.limits().link_layer);
         Ok(Answer { core: response.into_bytes(), vendor: Vec::new() })
     }
 
@@ -421,9 +466,13 @@ impl<V: Vendor> Kernel<V> {
         self.pds.get(pd)?;
         self.cqs.get(send_cq)?;
         self.cqs.get(recv_cq)?;
-        let (service, capabilities) = self.vendor.plan_qp(&new, sent.vendor)?;
+        if let Some(srq) = new.srq {
+            self.srqs.get(srq)?;
+        }
+        let plan = self.vendor.plan_qp(&new, sent.vendor)?;
+        let capabilities = plan.reported;
         let handle = self.qps.next()?;
-        let number = carrier.create_qp(handle, pd, service, &capabilities)?;
+        let number = carrier.create_qp(handle, pd, plan.service, &plan.queues, new.srq)?;
         let made = match self.vendor.create_qp(&new, number, sent.vendor, memory) {
             Ok(made) => made,
             Err(refusal) => {
@@ -435,6 +484,7 @@ impl<V: Vendor> Kernel<V> {
             pd,
             send_cq,
             recv_cq,
+            srq: new.srq,
             user_handle: new.user_handle,
             number,
             capabilities,
@@ -445,6 +495,9 @@ impl<V: Vendor> Kernel<V> {
         self.pds.get_mut(pd)?.users += 1;
         self.cqs.get_mut(send_cq)?.users += 1;
         self.cqs.get_mut(recv_cq)?.users += 1;
+        if let Some(srq) = new.srq {
+            self.srqs.get_mut(srq)?.users += 1;
+        }
         let size = if sent.is_extended {
             size_of::<ib_uverbs_ex_create_qp_resp>()
         } else {
@@ -480,6 +533,16 @@ impl<V: Vendor> Kernel<V> {
             pkey_index: core.u16(offset_of!(Request, pkey_index)),
             port: core.u8(offset_of!(Request, port_num)),
             rnr_retry: core.u8(offset_of!(Request, rnr_retry)),
+            remote: destination(core, offset_of!(Request, dest)),
+            remote_qp: core.u32(offset_of!(Request, dest_qp_num)),
+            rq_psn: core.u32(offset_of!(Request, rq_psn)),
+            path_mtu: core.u8(offset_of!(Request, path_mtu)),
+            max_rd_atomic: core.u8(offset_of!(Request, max_rd_atomic)),
+            max_dest_rd_atomic: core.u8(offset_of!(Request, max_dest_rd_atomic)),
+            min_rnr_timer: core.u8(offset_of!(Request, min_rnr_timer)),
+            timeout: core.u8(offset_of!(Request, timeout)),
+            retry_count: core.u8(offset_of!(Request, retry_cnt)),
+            current_state: core.u8(offset_of!(Request, cur_qp_state)),
         };
         let qp = self.qps.get_mut(handle)?;
         carrier.modify_qp(handle, &change)?;
@@ -492,12 +555,15 @@ impl<V: Vendor> Kernel<V> {
         if mask & IBV_QP_STATE != 0 && u32::from(change.state) == IBV_QPS_ERR {
             self.ring(handle, memory, carrier)?;
         }
-        Ok(Answer::default())
+        Ok(Answer { core: Vec::new(), vendor: self.vendor.modified() })
     }
 
-    fn query_qp(&self, core: Fields<'_>) -> Result<Answer, Refusal> {
+    fn query_qp(&self, core: Fields<'_>, carrier: &dyn Carrier) -> Result<Answer, Refusal> {
         type Response = ib_uverbs_query_qp_resp;
-        let qp = self.qps.get(core.u32(offset_of!(ib_uverbs_query_qp, qp_handle)))?;
+        const DEST: usize = offset_of!(Response, dest);
+        let handle = core.u32(offset_of!(ib_uverbs_query_qp, qp_handle));
+        let qp = self.qps.get(handle)?;
+        let state = carrier.state(handle).unwrap_or(qp.last.state);
         let (last, sizes) = (&qp.last, &qp.capabilities);
         let response = Structure::new(size_of::<Response>())
             .u32(offset_of!(Response, max_send_wr), sizes.max_send_wr)
@@ -509,8 +575,23 @@ impl<V: Vendor> Kernel<V> {
             .u32(offset_of!(Response, sq_psn), last.sq_psn)
             .u32(offset_of!(Response, qp_access_flags), last.access)
             .u16(offset_of!(Response, pkey_index), last.pkey_index)
-            .u8(offset_of!(Response, qp_state), last.state)
-            .u8(offset_of!(Response, cur_qp_state), last.state)
+            .u32(offset_of!(Response, rq_psn), last.rq_psn)
+            .u32(offset_of!(Response, dest_qp_num), last.remote_qp)
+            .u8(offset_of!(Response, path_mtu), last.path_mtu)
+            .u8(offset_of!(Response, max_rd_atomic), last.max_rd_atomic)
+            .u8(offset_of!(Response, max_dest_rd_atomic), last.max_dest_rd_atomic)
+            .u8(offset_of!(Response, min_rnr_timer), last.min_rnr_timer)
+            .u8(offset_of!(Response, timeout), last.timeout)
+            .u8(offset_of!(Response, retry_cnt), last.retry_count)
+            .with(DEST + offset_of!(ib_uverbs_qp_dest, dgid), &last.remote.dgid)
+            .u8(DEST + offset_of!(ib_uverbs_qp_dest, is_global), last.remote.is_global.into())
+            .u8(DEST + offset_of!(ib_uverbs_qp_dest, port_num), last.remote.port)
+            .u8(DEST + offset_of!(ib_uverbs_qp_dest, sgid_index), last.remote.sgid_index)
+            .u8(DEST + offset_of!(ib_uverbs_qp_dest, hop_limit), last.remote.hop_limit)
+            .u8(DEST + offset_of!(ib_uverbs_qp_dest, traffic_class), last.remote.traffic_class)
+            .u32(DEST + offset_of!(ib_uverbs_qp_dest, flow_label), last.remote.flow_label)
+            .u8(offset_of!(Response, qp_state), state)
+            .u8(offset_of!(Response, cur_qp_state), state)
             .u8(offset_of!(Response, port_num), last.port)
             .u8(offset_of!(Response, rnr_retry), last.rnr_retry)
             .u8(offset_of!(Response, sq_sig_all), u8::from(qp.signals_all));
@@ -533,6 +614,9 @@ impl<V: Vendor> Kernel<V> {
                 cq.users = cq.users.saturating_sub(1);
             }
         }
+        if let Some(srq) = qp.srq.and_then(|srq| self.srqs.get_mut(srq).ok()) {
+            srq.users = srq.users.saturating_sub(1);
+        }
         let reported = carrier.forget_reports(qp.user_handle);
         let core = Structure::new(size_of::<ib_uverbs_destroy_qp_resp>()).u32(0, reported);
         Ok(Answer { core: core.into_bytes(), vendor: Vec::new() })
@@ -542,163 +626,6 @@ impl<V: Vendor> Kernel<V> {
         if let Ok(pd) = self.pds.get_mut(pd) {
             pd.users = pd.users.saturating_sub(1);
         }
-    }
-
-    /// The handle of the QP whose provider's object is `user_handle`.
-    #[must_use]
-    pub fn qp_of(&self, user_handle: u64) -> Option<u32> {
-        let mut found = self.qps.iter();
-        found.find(|(_, qp)| qp.user_handle == user_handle).map(|(handle, _)| handle)
-    }
-
-    /// The handle of the CQ whose provider's object is `user_handle`.
-    #[must_use]
-    pub fn cq_of(&self, user_handle: u64) -> Option<u32> {
-        let mut found = self.cqs.iter();
-        found.find(|(_, cq)| cq.user_handle == user_handle).map(|(handle, _)| handle)
-    }
-
-    /// Reads the doorbells of a QP, and hands new receives and requests to the carrier. An entry
-    /// that fails at once gets its completion entry. Returns the number of entries.
-    ///
-    /// # Errors
-    /// [`Refusal::Invalid`] without such a QP.
-    pub fn ring(
-        &mut self,
-        handle: u32,
-        memory: &mut dyn QueueMemory,
-        carrier: &mut dyn Carrier,
-    ) -> Result<usize, Refusal> {
-        let receives = self.ring_receives(handle, memory, carrier)?;
-        Ok(receives + self.ring_requests(handle, memory, carrier)?)
-    }
-
-    fn ring_receives(
-        &mut self,
-        handle: u32,
-        memory: &mut dyn QueueMemory,
-        carrier: &mut dyn Carrier,
-    ) -> Result<usize, Refusal> {
-        let mut count = 0;
-        loop {
-            let qp = self.qps.get_mut(handle)?;
-            let state = u32::from(qp.last.state);
-            if state == IBV_QPS_RESET {
-                return Ok(count);
-            }
-            let (id, status) =
-                match self.vendor.next_receive(&mut qp.queues, memory, &mut self.receive) {
-                    Next::Nothing => return Ok(count),
-                    Next::Failed(id, status) => (id, status),
-                    Next::Decoded if state == IBV_QPS_ERR => (self.receive.id, Status::Flushed),
-                    Next::Decoded => match carrier.receive(handle, &self.receive) {
-                        Ok(()) => {
-                            count += 1;
-                            continue;
-                        }
-                        Err(status) => (self.receive.id, status),
-                    },
-                };
-            count += 1;
-            let (qp, queue) = (qp.number, Queue::Receive);
-            let completion = Completion { qp, queue, id: Some(id), status, ..Default::default() };
-            self.complete(handle, &completion, memory, carrier)?;
-        }
-    }
-
-    fn ring_requests(
-        &mut self,
-        handle: u32,
-        memory: &mut dyn QueueMemory,
-        carrier: &mut dyn Carrier,
-    ) -> Result<usize, Refusal> {
-        let mut count = 0;
-        loop {
-            let qp = self.qps.get_mut(handle)?;
-            let state = u32::from(qp.last.state);
-            let may_send = [IBV_QPS_RTS, IBV_QPS_SQD, IBV_QPS_ERR];
-            if !may_send.contains(&state) {
-                return Ok(count);
-            }
-            let next = self.vendor.next_send(&mut qp.queues, memory, &mut self.request);
-            let (id, status) = match next {
-                Next::Nothing => return Ok(count),
-                Next::Failed(id, status) => (id, status),
-                Next::Decoded if state == IBV_QPS_ERR => (self.request.id, Status::Flushed),
-                Next::Decoded => match carrier.send(handle, &self.request) {
-                    Ok(()) => {
-                        count += 1;
-                        continue;
-                    }
-                    Err(status) => (self.request.id, status),
-                },
-            };
-            count += 1;
-            let completion = Completion {
-                qp: qp.number,
-                queue: Queue::Send,
-                id: Some(id),
-                status,
-                operation: self.request.operation,
-                ..Default::default()
-            };
-            self.complete(handle, &completion, memory, carrier)?;
-        }
-    }
-
-    /// Writes the completion entry of a request or receive of a QP, and delivers the event that is
-    /// due. A CQ without room is reported once.
-    ///
-    /// # Errors
-    /// [`Refusal::Invalid`] without such a QP.
-    pub fn complete(
-        &mut self,
-        handle: u32,
-        completion: &Completion,
-        memory: &mut dyn QueueMemory,
-        carrier: &mut dyn Carrier,
-    ) -> Result<(), Refusal> {
-        let qp = self.qps.get(handle)?;
-        let cq = match completion.queue {
-            Queue::Send => qp.send_cq,
-            Queue::Receive => qp.recv_cq,
-        };
-        let cq = self.cqs.get_mut(cq)?;
-        if self.vendor.complete(&mut cq.queue, completion, memory).is_err() {
-            if !core::mem::replace(&mut cq.is_overrun, true) {
-                carrier.report(cq.user_handle, IBV_EVENT_CQ_ERR);
-            }
-            return Ok(());
-        }
-        notify(&self.vendor, cq, memory, carrier);
-        Ok(())
-    }
-
-    /// Reads the arming doorbell of a CQ, and delivers the event that is due.
-    ///
-    /// # Errors
-    /// [`Refusal::Invalid`] without such a CQ.
-    pub fn arm(
-        &mut self,
-        handle: u32,
-        memory: &dyn QueueMemory,
-        carrier: &mut dyn Carrier,
-    ) -> Result<(), Refusal> {
-        notify(&self.vendor, self.cqs.get_mut(handle)?, memory, carrier);
-        Ok(())
-    }
-}
-
-fn notify<V: Vendor>(
-    vendor: &V,
-    cq: &mut Cq<V::Cq>,
-    memory: &dyn QueueMemory,
-    carrier: &mut dyn Carrier,
-) {
-    if vendor.take_event(&mut cq.queue, memory)
-        && let Some(channel) = cq.channel
-    {
-        carrier.notify(channel, cq.user_handle);
     }
 }
 
@@ -727,64 +654,55 @@ impl Change {
         if named(IBV_QP_RNR_RETRY) {
             self.rnr_retry = change.rnr_retry;
         }
+        if named(IBV_QP_AV) {
+            self.remote = change.remote;
+        }
+        if named(IBV_QP_DEST_QPN) {
+            self.remote_qp = change.remote_qp;
+        }
+        if named(IBV_QP_RQ_PSN) {
+            self.rq_psn = change.rq_psn;
+        }
+        if named(IBV_QP_PATH_MTU) {
+            self.path_mtu = change.path_mtu;
+        }
+        if named(IBV_QP_MAX_QP_RD_ATOMIC) {
+            self.max_rd_atomic = change.max_rd_atomic;
+        }
+        if named(IBV_QP_MAX_DEST_RD_ATOMIC) {
+            self.max_dest_rd_atomic = change.max_dest_rd_atomic;
+        }
+        if named(IBV_QP_MIN_RNR_TIMER) {
+            self.min_rnr_timer = change.min_rnr_timer;
+        }
+        if named(IBV_QP_TIMEOUT) {
+            self.timeout = change.timeout;
+        }
+        if named(IBV_QP_RETRY_CNT) {
+            self.retry_count = change.retry_count;
+        }
     }
+}
+
+/// The remote end of a connection, at `at` of a request.
+fn destination(core: Fields<'_>, at: usize) -> Address {
+    Address {
+        dgid: core.bytes(at + offset_of!(ib_uverbs_qp_dest, dgid)),
+        sgid_index: core.u8(at + offset_of!(ib_uverbs_qp_dest, sgid_index)),
+        port: core.u8(at + offset_of!(ib_uverbs_qp_dest, port_num)),
+        is_global: core.u8(at + offset_of!(ib_uverbs_qp_dest, is_global)) != 0,
+        traffic_class: core.u8(at + offset_of!(ib_uverbs_qp_dest, traffic_class)),
+        hop_limit: core.u8(at + offset_of!(ib_uverbs_qp_dest, hop_limit)),
+        flow_label: core.u32(at + offset_of!(ib_uverbs_qp_dest, flow_label)),
+    }
+}
+
+/// Whether a CQ names the only completion vector.
+fn is_only_vector(vector: u32) -> Result<(), Refusal> {
+    if vector == 0 { Ok(()) } else { Err(Refusal::Invalid) }
 }
 
 /// A channel's descriptor in a request; -1 is none.
 fn channel(fd: u32) -> Option<i32> {
     (fd != u32::MAX).then(|| fd.cast_signed())
-}
-
-/// Bytes that the core request and the core response of a command have at least.
-fn sizes(number: u32, is_extended: bool) -> Result<(usize, usize), Refusal> {
-    Ok(match (number, is_extended) {
-        (IB_USER_VERBS_CMD_GET_CONTEXT, false) => (8, size_of::<ib_uverbs_get_context_resp>()),
-        (IB_USER_VERBS_CMD_QUERY_DEVICE, false) => (8, size_of::<ib_uverbs_query_device_resp>()),
-        (IB_USER_VERBS_EX_CMD_QUERY_DEVICE, true) => {
-            (8, offset_of!(ib_uverbs_ex_query_device_resp, odp_caps))
-        }
-        (IB_USER_VERBS_CMD_QUERY_PORT, false) => (16, size_of::<ib_uverbs_query_port_resp>()),
-        (IB_USER_VERBS_CMD_ALLOC_PD, false) => (8, size_of::<ib_uverbs_alloc_pd_resp>()),
-        (IB_USER_VERBS_CMD_DEALLOC_PD, false) => (size_of::<ib_uverbs_dealloc_pd>(), 0),
-        (IB_USER_VERBS_CMD_REG_MR, false) => {
-            (size_of::<ib_uverbs_reg_mr>(), size_of::<ib_uverbs_reg_mr_resp>())
-        }
-        (IB_USER_VERBS_CMD_DEREG_MR, false) => (size_of::<ib_uverbs_dereg_mr>(), 0),
-        (IB_USER_VERBS_CMD_CREATE_AH, false) => {
-            (size_of::<ib_uverbs_create_ah>(), size_of::<ib_uverbs_create_ah_resp>())
-        }
-        (IB_USER_VERBS_CMD_DESTROY_AH, false) => (size_of::<ib_uverbs_destroy_ah>(), 0),
-        (IB_USER_VERBS_CMD_CREATE_COMP_CHANNEL, false) => (8, 4),
-        (IB_USER_VERBS_CMD_CREATE_CQ, false) => {
-            (size_of::<ib_uverbs_create_cq>(), size_of::<ib_uverbs_create_cq_resp>())
-        }
-        (IB_USER_VERBS_EX_CMD_CREATE_CQ, true) => {
-            (size_of::<ib_uverbs_ex_create_cq>(), size_of::<ib_uverbs_ex_create_cq_resp>())
-        }
-        (IB_USER_VERBS_CMD_DESTROY_CQ, false) => {
-            (size_of::<ib_uverbs_destroy_cq>(), size_of::<ib_uverbs_destroy_cq_resp>())
-        }
-        (IB_USER_VERBS_CMD_CREATE_QP, false) => {
-            (size_of::<ib_uverbs_create_qp>(), size_of::<ib_uverbs_create_qp_resp>())
-        }
-        (IB_USER_VERBS_EX_CMD_CREATE_QP, true) => (
-            offset_of!(ib_uverbs_ex_create_qp, rwq_ind_tbl_handle),
-            size_of::<ib_uverbs_ex_create_qp_resp>(),
-        ),
-        (IB_USER_VERBS_CMD_MODIFY_QP, false) => (size_of::<ib_uverbs_modify_qp>(), 0),
-        (IB_USER_VERBS_EX_CMD_MODIFY_QP, true) => {
-            (size_of::<ib_uverbs_modify_qp>(), size_of::<ib_uverbs_ex_modify_qp_resp>())
-        }
-        (IB_USER_VERBS_CMD_QUERY_QP, false) => {
-            (size_of::<ib_uverbs_query_qp>(), size_of::<ib_uverbs_query_qp_resp>())
-        }
-        (IB_USER_VERBS_CMD_DESTROY_QP, false) => {
-            (size_of::<ib_uverbs_destroy_qp>(), size_of::<ib_uverbs_destroy_qp_resp>())
-        }
-        // The last number of each kind, as the kernel knows them.
-        (0..=IB_USER_VERBS_CMD_OPEN_QP, false) | (0..=IB_USER_VERBS_EX_CMD_MODIFY_CQ, true) => {
-            return Err(Refusal::Unsupported);
-        }
-        _ => return Err(Refusal::Invalid),
-    })
 }

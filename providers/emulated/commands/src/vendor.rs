@@ -4,6 +4,7 @@
 //! Map of this file: memory of queues; requests and receives; completions; creation of objects; the
 //! trait `Vendor`, which an engine implements. No state, no lock.
 
+use crate::carrier::Address;
 use crate::refusal::Refusal;
 
 /// Where a byte of a queue, record or doorbell is.
@@ -64,6 +65,18 @@ pub trait QueueMemory {
     /// # Errors
     /// [`Outside`], also for a location that is not aligned.
     fn publish(&mut self, at: Location, bytes: [u8; 8]) -> Result<(), Outside>;
+
+    /// Admits a buffer that the provider named in a command and keeps until [`Self::dismiss`].
+    ///
+    /// # Errors
+    /// [`Refusal::Fault`] for pages that are not mapped; [`Refusal::Invalid`] for no bytes, and for
+    /// a buffer that begins like another; [`Refusal::Unsupported`] for memory without buffers.
+    fn admit(&mut self, _address: u64, _len: usize) -> Result<(), Refusal> {
+        Err(Refusal::Unsupported)
+    }
+
+    /// Gives a buffer back to the provider.
+    fn dismiss(&mut self, _address: u64) {}
 }
 
 /// Which of a QP's queues.
@@ -142,13 +155,44 @@ pub enum Operation {
     Read(Remote),
     /// RDMA WRITE.
     Write(Remote),
+    /// Compare and swap of 8 bytes.
+    CompareSwap {
+        /// The remote word.
+        remote: Remote,
+        /// The expected value.
+        compare: u64,
+        /// The new value.
+        swap: u64,
+    },
+    /// Fetch and add of 8 bytes.
+    FetchAdd {
+        /// The remote word.
+        remote: Remote,
+        /// The addend.
+        add: u64,
+    },
+}
+
+/// The way to the destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The number of an address handle.
+    Handle(u32),
+    /// The address itself.
+    Address(Address),
+}
+
+impl Default for Route {
+    fn default() -> Self {
+        Self::Handle(0)
+    }
 }
 
 /// The destination of a request of a QP that is not connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Destination {
-    /// The number of the address handle.
-    pub ah: u32,
+    /// The way.
+    pub route: Route,
     /// The remote QP.
     pub qp: u32,
     /// The Q_Key.
@@ -173,6 +217,10 @@ pub struct WorkRequest {
     pub inline: Option<Vec<u8>>,
     /// Whether success has a completion entry.
     pub is_signalled: bool,
+    /// Whether the receiver's completion is solicited.
+    pub is_solicited: bool,
+    /// Whether the request waits for earlier READs and atomics.
+    pub is_fenced: bool,
 }
 
 impl WorkRequest {
@@ -268,6 +316,17 @@ pub struct NewCq {
     pub number: u32,
 }
 
+/// A request to create an SRQ, without the vendor's part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewSrq {
+    /// Receives in the queue.
+    pub max_wr: u32,
+    /// Segments of a receive.
+    pub max_sge: u32,
+    /// The number that the SRQ will have.
+    pub number: u32,
+}
+
 /// The sizes of a QP's queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
@@ -296,6 +355,26 @@ pub struct NewQp {
     pub srq: Option<u32>,
     /// Each request has a completion entry.
     pub signals_all: bool,
+}
+
+/// The sizes of a new QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The service.
+    pub service: Service,
+    /// What the response shows.
+    pub reported: Capabilities,
+    /// What the data path needs.
+    pub queues: Capabilities,
+}
+
+/// The response to a method of the vendor's own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MethodAnswer {
+    /// An attribute, and the handle of a new object that its data gets.
+    pub handle: Option<(u16, u32)>,
+    /// Attributes, and the bytes for the room that they name.
+    pub values: Vec<(u16, Vec<u8>)>,
 }
 
 /// The kind of a QP for the data path.
@@ -351,6 +430,14 @@ pub struct Limits {
     pub max_mr_size: u64,
     /// Bytes of the longest message.
     pub max_message: u32,
+    /// SRQs.
+    pub max_srq: u32,
+    /// READs and atomics in flight of a QP, in each direction.
+    pub max_reads: u32,
+    /// `IBV_ATOMIC_*`.
+    pub atomic_cap: u32,
+    /// `IBV_LINK_LAYER_*`.
+    pub link_layer: u8,
 }
 
 /// A vendor's engine. Numbers are those that the vendor's entries have.
@@ -359,9 +446,30 @@ pub trait Vendor {
     type Cq;
     /// The engine's state of a QP.
     type Qp;
+    /// The engine's state of an SRQ.
+    type Srq;
 
     /// Limits of the device.
     fn limits(&self) -> Limits;
+
+    /// Whether the entries of a queue complete in order. The data path then completes all of them,
+    /// also those of a QP in the error state.
+    fn keeps_order(&self) -> bool {
+        false
+    }
+
+    /// Executes a method of the vendor's own.
+    ///
+    /// # Errors
+    /// [`Refusal::NoMethod`] for a method that the adapter does not have.
+    fn method(&self, _object: u16, _method: u16) -> Result<MethodAnswer, Refusal> {
+        Err(Refusal::NoMethod)
+    }
+
+    /// The response to MODIFY_QP.
+    fn modified(&self) -> Vec<u8> {
+        Vec::new()
+    }
 
     /// The response to GET_CONTEXT.
     ///
@@ -392,11 +500,39 @@ pub trait Vendor {
     /// Gives the memory of a CQ back.
     fn destroy_cq(&self, cq: Self::Cq, memory: &mut dyn QueueMemory);
 
-    /// The service of a new QP, and the sizes that it gets.
+    /// Makes an SRQ with its memory.
+    ///
+    /// # Errors
+    /// [`Refusal::Unsupported`] for a device without SRQs; a request that the adapter does not
+    /// serve, or [`Refusal::NoMemory`].
+    fn create_srq(
+        &self,
+        _core: &NewSrq,
+        _request: &[u8],
+        _memory: &mut dyn QueueMemory,
+    ) -> Result<Made<Self::Srq>, Refusal> {
+        Err(Refusal::Unsupported)
+    }
+
+    /// Gives the memory of an SRQ back.
+    fn destroy_srq(&self, _srq: Self::Srq, _memory: &mut dyn QueueMemory) {}
+
+    /// Decodes the next receive behind the doorbell of an SRQ into `receive`. `Failed`: the queue
+    /// is broken, and has no further receives.
+    fn next_shared_receive(
+        &self,
+        _srq: &mut Self::Srq,
+        _memory: &dyn QueueMemory,
+        _receive: &mut Receive,
+    ) -> Next {
+        Next::Nothing
+    }
+
+    /// The service and the sizes of a new QP.
     ///
     /// # Errors
     /// A request that the adapter does not serve.
-    fn plan_qp(&self, core: &NewQp, request: &[u8]) -> Result<(Service, Capabilities), Refusal>;
+    fn plan_qp(&self, core: &NewQp, request: &[u8]) -> Result<Plan, Refusal>;
 
     /// Makes a QP with its memory. [`Vendor::plan_qp`] accepted the request.
     ///
@@ -432,13 +568,19 @@ pub trait Vendor {
         receive: &mut Receive,
     ) -> Next;
 
-    /// Writes a completion entry.
+    /// The queue of the request or receive that ended. The default is what the data path says.
+    fn queue_of(&self, completion: &Completion) -> Queue {
+        completion.queue
+    }
+
+    /// Writes the completion entry of a request or receive of `qp`.
     ///
     /// # Errors
     /// [`Overrun`].
     fn complete(
         &self,
         cq: &mut Self::Cq,
+        qp: &Self::Qp,
         completion: &Completion,
         memory: &mut dyn QueueMemory,
     ) -> Result<(), Overrun>;

@@ -3,8 +3,8 @@
 use emulated_commands::fields::{Fields, Structure};
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
-    Capabilities, Completion, Limits, Made, NewCq, NewQp, Next, Overrun, QueueMemory, Receive,
-    Service, Status, Vendor, WorkRequest,
+    Completion, Limits, Made, NewCq, NewQp, Next, Overrun, Plan, QueueMemory, Receive, Service,
+    Status, Vendor, WorkRequest,
 };
 
 use crate::entries::{
@@ -125,6 +125,7 @@ impl Rings {
 impl Vendor for Efa {
     type Cq = Cq;
     type Qp = Qp;
+    type Srq = ();
 
     fn limits(&self) -> Limits {
         Limits {
@@ -142,6 +143,10 @@ impl Vendor for Efa {
             max_ah: 0xfffe,
             max_mr_size: 1 << 40,
             max_message: MAX_MESSAGE,
+            max_srq: 0,
+            max_reads: 0,
+            atomic_cap: 0,
+            link_layer: 0,
         }
     }
 
@@ -220,7 +225,7 @@ impl Vendor for Efa {
         cq.area.release(memory);
     }
 
-    fn plan_qp(&self, core: &NewQp, request: &[u8]) -> Result<(Service, Capabilities), Refusal> {
+    fn plan_qp(&self, core: &NewQp, request: &[u8]) -> Result<Plan, Refusal> {
         if core.srq.is_some() {
             return Err(Refusal::Unsupported);
         }
@@ -239,7 +244,7 @@ impl Vendor for Efa {
             return Err(Refusal::Invalid);
         }
         Rings::of(core, request)?;
-        Ok((service, *sizes))
+        Ok(Plan { service, reported: *sizes, queues: *sizes })
     }
 
     fn create_qp(
@@ -333,6 +338,7 @@ impl Vendor for Efa {
     fn complete(
         &self,
         cq: &mut Cq,
+        _: &Qp,
         completion: &Completion,
         memory: &mut dyn QueueMemory,
     ) -> Result<(), Overrun> {

@@ -1,7 +1,7 @@
 //! Entries of EFA's queues as bytes.
 
 use emulated_commands::vendor::{
-    Completion, Destination, Operation, Queue, Remote, Segment, Source, Status, WorkRequest,
+    Completion, Destination, Operation, Queue, Remote, Route, Segment, Source, Status, WorkRequest,
 };
 
 /// Bytes of a send entry.
@@ -81,7 +81,7 @@ pub fn decode_send(
     request.immediate = (first & HAS_IMMEDIATE != 0).then(|| u32_at(entry, 8));
     request.destination = Some(Destination {
         qp: u32::from(u16_at(entry, 4)),
-        ah: u32::from(u16_at(entry, 12)),
+        route: Route::Handle(u32::from(u16_at(entry, 12))),
         qkey: u32_at(entry, 16),
     });
     let length = usize::from(u16_at(entry, 6));
@@ -188,6 +188,8 @@ pub fn encode_completion(completion: &Completion, phase: bool) -> [u8; WIDE_COMP
         Operation::Send => 0,
         Operation::Read(_) => 1,
         Operation::Write(_) => 2,
+        // EFA has no atomics, so none completes.
+        Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 0,
     };
     let mut flags = u8::from(phase) | queue << 1 | operation << 4;
     if is_receive && completion.immediate.is_some() {
@@ -260,7 +262,7 @@ mod tests {
         let request = decoded(&two, false).expect("valid");
         assert_eq!((request.id, request.operation), (0x1234, Operation::Send));
         assert_eq!((request.immediate, request.len()), (Some(0xa1b2_c3d4), 150));
-        let destination = Destination { ah: 5, qp: 77, qkey: 0x1111_1111 };
+        let destination = Destination { route: Route::Handle(5), qp: 77, qkey: 0x1111_1111 };
         assert_eq!(request.destination, Some(destination));
         let first = Segment { address: 0x1_0000_9000, length: 100, lkey: 7 };
         assert_eq!(request.segments[0], first);

@@ -212,6 +212,7 @@ impl Carrier for Recorder {
         pd: u32,
         _: Service,
         _: &Capabilities,
+        _: Option<u32>,
     ) -> Result<u32, Refusal> {
         assert!(self.pds.contains(&pd) && self.qps.insert(qp));
         Ok(qp + 1)

@@ -46,7 +46,12 @@ impl SharedMemory {
             return Err(io::Error::last_os_error());
         }
         let first = first.next_multiple_of(page());
-        Ok(Self { file, first, len: 0, areas: BTreeMap::new(), buffers: BTreeMap::new() })
+        // A hole may be mapped and stored to.
+        // SAFETY: only the descriptor's file is concerned.
+        if unsafe { libc::ftruncate(fd, first as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { file, first, len: first, areas: BTreeMap::new(), buffers: BTreeMap::new() })
     }
 
     /// Another descriptor of the file, for a context's `cmd_fd`; the front-end or the plugin closes
@@ -196,6 +201,16 @@ impl QueueMemory for SharedMemory {
     fn publish(&mut self, at: Location, bytes: [u8; 8]) -> Result<(), Outside> {
         let (words, offset) = self.find(at)?;
         words.publish(offset, bytes).then_some(()).ok_or(Outside)
+    }
+
+    fn admit(&mut self, address: u64, len: usize) -> Result<(), Refusal> {
+        // SAFETY: a command named the buffer. The caller of `call::answer` promises for its
+        // provider that such memory stays until the command that ends the object.
+        unsafe { Self::admit(self, address, len) }
+    }
+
+    fn dismiss(&mut self, address: u64) {
+        Self::dismiss(self, address);
     }
 }
 

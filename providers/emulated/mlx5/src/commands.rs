@@ -19,6 +19,16 @@ pub mod ioctl {
     pub const OBJECT_UAR: u16 = DRIVER + 8;
     /// Allocates a UAR page.
     pub const METHOD_UAR_ALLOC: u16 = DRIVER;
+    /// Gives a UAR page back.
+    pub const METHOD_UAR_FREE: u16 = DRIVER + 1;
+    /// Attributes of the allocation: the new object.
+    pub const UAR_HANDLE: u16 = DRIVER;
+    /// The offset of the page in the provider's file, 64 bits.
+    pub const UAR_MMAP_OFFSET: u16 = DRIVER + 2;
+    /// The bytes of the page, 32 bits.
+    pub const UAR_MMAP_LENGTH: u16 = DRIVER + 3;
+    /// The number of the page, 32 bits.
+    pub const UAR_PAGE_ID: u16 = DRIVER + 4;
 }
 
 /// Commands of the offsets that libmlx5 computes for `mmap` (`mlx5_ib_mmap_cmd`).

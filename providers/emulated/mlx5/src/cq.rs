@@ -63,6 +63,14 @@ impl StoredEntry {
         (self.offset, self.bytes.split_last().map_or(&[], |(_, body)| body))
     }
 
+    /// The offset, the bytes that are stored first, and the 8 bytes that may be stored last instead
+    /// of the last byte alone.
+    #[must_use]
+    pub fn parts(&self) -> (usize, &[u8], [u8; 8]) {
+        let (body, word) = self.bytes.split_last_chunk().unwrap_or((&[], &[0; 8]));
+        (self.offset, body, *word)
+    }
+
     /// Offset and value of the byte that is stored last.
     #[must_use]
     pub const fn last(&self) -> (usize, u8) {

@@ -16,10 +16,12 @@
 //! - Completions: [`cqe`] encodes one entry, [`cq`] stores entries in a completion queue and
 //!   decides when an event is due, [`syndrome`] lists the errors.
 //! - Verbs: [`verbs`] converts requests to verbs and verbs completions to entries.
+//! - The engine: [`adapter`] has [`Mlx5`], which serves libmlx5 over a data path.
 //! - Commands: [`commands`] decodes vendor requests and encodes vendor answers, [`device`] has the
 //!   models, [`clock`] the page of `mlx5dv_get_clock_info(3)`.
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod clock;
 pub mod commands;
 pub mod cq;
@@ -37,6 +39,7 @@ pub mod syndrome;
 pub mod verbs;
 pub mod wqe;
 
+pub use adapter::Mlx5;
 pub use fields::Fields;
 
 /// The buffer of a queue. A program may change the bytes at any time, so they are copied.

@@ -6,16 +6,22 @@
 pub enum EmulatedDevice {
     /// AWS EFA.
     Efa,
+    /// NVIDIA ConnectX.
+    Mlx5,
 }
 
 /// The values of `FERROVERBS_EMULATE`, for messages.
-pub const ALLOWED: &str = "efa";
+pub const ALLOWED: &str = "efa or mlx5";
 
 impl EmulatedDevice {
     /// The device that a value of `FERROVERBS_EMULATE` names; `None` for another value.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
-        (text == ALLOWED).then_some(Self::Efa)
+        match text {
+            "efa" => Some(Self::Efa),
+            "mlx5" => Some(Self::Mlx5),
+            _ => None,
+        }
     }
 
     /// The name of the vendor's provider: `efa` for `libefa-rdmav34.so`.
@@ -23,6 +29,21 @@ impl EmulatedDevice {
     pub const fn provider(self) -> &'static str {
         match self {
             Self::Efa => "efa",
+            Self::Mlx5 => "mlx5",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_device_has_the_name_of_its_provider() {
+        for device in [EmulatedDevice::Efa, EmulatedDevice::Mlx5] {
+            assert_eq!(EmulatedDevice::parse(device.provider()), Some(device));
+            assert!(ALLOWED.contains(device.provider()));
+        }
+        assert_eq!(EmulatedDevice::parse("mlx4"), None);
     }
 }

@@ -3,17 +3,20 @@
 #![forbid(unsafe_code)]
 
 use super::channels::Channels;
-use super::objects::{Ah, Device, Mr, Pd};
+use super::direct::Direct;
+use super::objects::{Ah, Device, Mr, Pd, Srq};
 use super::qp::{Done, EmulatedQp};
-use super::remote::{Local, address_of};
+use super::remote::{Local, address_of, ah_attr_of};
 use super::requests::{Request, Segments};
+use crate::net::GID_TABLE;
 use abi::*;
 use emulated_commands::carrier::{Address, Carrier, Change, Keys, Port, Region};
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
-    Capabilities, Completion, Operation, Receive, Segment, Service, Status, WorkRequest,
+    Capabilities, Completion, Operation, Receive, Route, Segment, Service, Status, WorkRequest,
 };
 use emulated_efa::adapter::MAX_MESSAGE;
+use soft_semantics::emulated::EmulatedDevice;
 use soft_sys::Errno;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -31,6 +34,7 @@ const RIGHTS: u32 = IBV_ACCESS_LOCAL_WRITE
 #[derive(Debug)]
 pub(super) struct SoftCarrier {
     qps: BTreeMap<u32, EmulatedQp>,
+    srqs: BTreeMap<u32, Arc<Srq>>,
     ahs: BTreeMap<u32, ([u8; 16], Arc<Ah>)>,
     mrs: Regions,
     pds: BTreeMap<u32, Arc<Pd>>,
@@ -52,6 +56,13 @@ impl Regions {
     fn add(&mut self, handle: u32, mr: Mr) -> Keys {
         self.uses = self.uses.checked_add(1).unwrap_or(1);
         let keys = Keys { lkey: u32::from(self.uses) << 16 | handle & 0xffff, rkey: mr.rkey() };
+        self.by_handle.insert(handle, (keys.lkey, mr));
+        keys
+    }
+
+    /// Adds a region that keeps the keys of the adapter.
+    fn add_as_is(&mut self, handle: u32, mr: Mr) -> Keys {
+        let keys = Keys { lkey: mr.lkey(), rkey: mr.rkey() };
         self.by_handle.insert(handle, (keys.lkey, mr));
         keys
     }
@@ -83,6 +94,7 @@ impl SoftCarrier {
     pub(super) fn new(device: Arc<Device>) -> Self {
         Self {
             qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
             ahs: BTreeMap::new(),
             mrs: Regions::default(),
             pds: BTreeMap::new(),
@@ -93,9 +105,28 @@ impl SoftCarrier {
         }
     }
 
-    /// The GID of the device.
-    pub(super) const fn gid(&self) -> [u8; 16] {
-        self.local.gid
+    /// An entry of the GID table.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond the table; `ENODATA` an empty entry.
+    pub(super) fn query_gid(&self, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
+        if !self.is_efa() {
+            return self.device.query_gid(port, index);
+        }
+        if (port, index) != (1, 0) {
+            return Err(Errno::EINVAL);
+        }
+        Ok(ibv_gid_entry {
+            gid: ibv_gid { raw: self.local.gid },
+            gid_index: index,
+            port_num: port,
+            gid_type: IBV_GID_TYPE_IB,
+            ndev_ifindex: 0,
+        })
+    }
+
+    fn is_efa(&self) -> bool {
+        self.device.emulated() == EmulatedDevice::Efa
     }
 
     /// The program closes a completion channel.
@@ -147,7 +178,9 @@ impl Carrier for SoftCarrier {
 
     fn port(&self, port: u8) -> Option<Port> {
         let state = if self.local.is_up() { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN } as u8;
-        (port == 1).then_some(Port { state, mtu: IBV_MTU_4096 as u8, gids: 1, pkeys: 1 })
+        let (mtu, gids) =
+            if self.is_efa() { (IBV_MTU_4096, 1) } else { (self.local.mtu, GID_TABLE as u32) };
+        (port == 1).then_some(Port { state, mtu: mtu as u8, gids, pkeys: 1 })
     }
 
     fn open_events(&mut self) -> Result<i32, Refusal> {
@@ -188,13 +221,13 @@ impl Carrier for SoftCarrier {
     }
 
     fn register(&mut self, mr: u32, region: &Region) -> Result<Keys, Refusal> {
-        if region.access & !RIGHTS != 0 {
+        if self.is_efa() && region.access & !RIGHTS != 0 {
             return Err(Refusal::Unsupported);
         }
         let pd = self.pds.get(&region.pd).ok_or(Refusal::Invalid)?;
         let Region { start, length, iova, access, .. } = *region;
         let made = Mr::new(pd, start, length, iova, access).map_err(refusal)?;
-        Ok(self.mrs.add(mr, made))
+        Ok(if self.is_efa() { self.mrs.add(mr, made) } else { self.mrs.add_as_is(mr, made) })
     }
 
     fn deregister(&mut self, mr: u32) {
@@ -202,11 +235,13 @@ impl Carrier for SoftCarrier {
     }
 
     fn create_ah(&mut self, ah: u32, pd: u32, address: &Address) -> Result<(), Refusal> {
-        if !address.is_global || address.sgid_index != 0 {
+        let is_efa = self.is_efa();
+        if !address.is_global || is_efa && address.sgid_index != 0 {
             return Err(Refusal::Invalid);
         }
         let pd = self.pds.get(&pd).ok_or(Refusal::Invalid)?;
-        let made = Ah::new(pd, address_of(address.dgid, &self.local)).map_err(refusal)?;
+        let attr = if is_efa { address_of(address.dgid, &self.local) } else { ah_attr_of(address) };
+        let made = Ah::new(pd, attr).map_err(refusal)?;
         self.ahs.insert(ah, (address.dgid, made));
         Ok(())
     }
@@ -215,18 +250,39 @@ impl Carrier for SoftCarrier {
         self.ahs.remove(&ah);
     }
 
+    fn create_srq(&mut self, srq: u32, pd: u32, max_wr: u32, max_sge: u32) -> Result<(), Refusal> {
+        let pd = self.pds.get(&pd).ok_or(Refusal::Invalid)?;
+        self.srqs.insert(srq, Srq::new(pd, max_wr, max_sge).map_err(refusal)?);
+        Ok(())
+    }
+
+    fn destroy_srq(&mut self, srq: u32) {
+        self.srqs.remove(&srq);
+    }
+
+    fn shared_receive(&mut self, srq: u32, receive: &Receive) -> Result<(), Status> {
+        let srq = self.srqs.get(&srq).ok_or(Status::Malformed)?;
+        Direct::receive_shared(srq, receive)
+    }
+
     fn create_qp(
         &mut self,
         qp: u32,
         pd: u32,
         service: Service,
         sizes: &Capabilities,
+        srq: Option<u32>,
     ) -> Result<u32, Refusal> {
         let pd = self.pds.get(&pd).ok_or(Refusal::Invalid)?;
-        let made = EmulatedQp::new(&self.device, pd, service, sizes).map_err(refusal)?;
-        let number = made.number.into();
+        let srq = srq.map(|srq| self.srqs.get(&srq).ok_or(Refusal::Invalid)).transpose()?;
+        let made = EmulatedQp::new(&self.device, pd, service, sizes, srq).map_err(refusal)?;
+        let number = made.number;
         self.qps.insert(qp, made);
         Ok(number)
+    }
+
+    fn state(&self, qp: u32) -> Option<u8> {
+        self.qps.get(&qp)?.state()
     }
 
     fn modify_qp(&mut self, handle: u32, change: &Change) -> Result<(), Refusal> {
@@ -242,8 +298,13 @@ impl Carrier for SoftCarrier {
     }
 
     fn send(&mut self, handle: u32, request: &WorkRequest) -> Result<(), Status> {
+        let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
+        if let Some(direct) = qp.direct() {
+            return direct.send(request);
+        }
         let destination = request.destination.ok_or(Status::BadAddressHandle)?;
-        let (gid, ah) = self.ahs.get(&destination.ah).ok_or(Status::BadAddressHandle)?;
+        let Route::Handle(ah) = destination.route else { return Err(Status::BadAddressHandle) };
+        let (gid, ah) = self.ahs.get(&ah).ok_or(Status::BadAddressHandle)?;
         // An RC QP would refuse a longer operation after the connection is open, when no caller is
         // left that could report the error.
         let is_send = request.operation == Operation::Send;
@@ -259,15 +320,17 @@ impl Carrier for SoftCarrier {
             segments: self.mrs.segments(&request.segments)?,
             inline: request.inline.clone(),
         };
-        let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
         let completions = &mut self.completions;
         let mut done = Done { handle, number: qp.number, completions, ah_of: &|_| None };
         qp.send(prepared, (*gid, ah), number, destination.qkey, &self.local, &mut done)
     }
 
     fn receive(&mut self, handle: u32, receive: &Receive) -> Result<(), Status> {
-        let segments = self.mrs.segments(&receive.segments)?;
         let qp = self.qps.get_mut(&handle).ok_or(Status::Malformed)?;
+        if let Some(direct) = qp.direct() {
+            return direct.receive(receive);
+        }
+        let segments = self.mrs.segments(&receive.segments)?;
         qp.receive(receive.id, segments)
     }
 }

@@ -8,11 +8,15 @@
 use super::carrier::SoftCarrier;
 use super::listing;
 use super::objects::{self, Device};
-use abi::{ib_uverbs_ioctl_hdr, ibv_device};
+use crate::config;
+use abi::{ib_uverbs_ioctl_hdr, ibv_device, ibv_gid_entry};
 use cface::sync::Mutex;
 use emulated_commands::kernel::Kernel;
 use emulated_efa::Efa;
 use emulated_memory::{SharedMemory, call};
+use emulated_mlx5::Mlx5;
+use emulated_mlx5::device::CONNECTX_6_DX;
+use soft_semantics::emulated::EmulatedDevice;
 use soft_sys::eventfd::EventFd;
 use soft_sys::thread::{Thread, end_called, spawn_quiet};
 use soft_sys::{Errno, notice, poll};
@@ -37,10 +41,27 @@ struct Shared {
     thread: Mutex<Option<Thread>>,
 }
 
+/// The kernel's state, by the vendor.
+#[derive(Debug)]
+enum VendorKernel {
+    Efa(Kernel<Efa>),
+    Mlx5(Kernel<Mlx5>),
+}
+
+/// Evaluates an expression with the kernel of any vendor.
+macro_rules! with_kernel {
+    ($of:expr, $kernel:ident => $use:expr) => {
+        match $of {
+            VendorKernel::Efa($kernel) => $use,
+            VendorKernel::Mlx5($kernel) => $use,
+        }
+    };
+}
+
 /// One context.
 #[derive(Debug)]
 pub(super) struct Context {
-    kernel: Kernel<Efa>,
+    kernel: VendorKernel,
     memory: SharedMemory,
     carrier: SoftCarrier,
     /// When the thread looks again without being woken.
@@ -88,15 +109,23 @@ pub(super) unsafe extern "C" fn open_device(device: *mut ibv_device) -> c_int {
 /// # Safety
 /// As [`open_device`].
 unsafe fn open(device: *mut ibv_device) -> Result<c_int, Errno> {
+    let emulated = config::emulated_device().ok_or(Errno::ENODEV)?;
     // SAFETY: per the caller.
-    let device = unsafe { Device::open(device)? };
+    let device = unsafe { Device::open(device, emulated)? };
     let of_system =
         |error: std::io::Error| Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO));
-    let memory = SharedMemory::new(0).map_err(of_system)?;
+    let (kernel, first) = match emulated {
+        EmulatedDevice::Efa => (VendorKernel::Efa(Kernel::new(Efa)), 0),
+        EmulatedDevice::Mlx5 => {
+            let adapter = Mlx5::new(CONNECTX_6_DX);
+            (VendorKernel::Mlx5(Kernel::new(adapter)), emulated_mlx5::adapter::FIRST_OFFSET)
+        }
+    };
+    let memory = SharedMemory::new(first).map_err(of_system)?;
     let cmd_fd = memory.descriptor().map_err(of_system)?;
     let carrier = SoftCarrier::new(Arc::clone(&device));
     let shared = Arc::new(Shared {
-        context: Mutex::new(Context { kernel: Kernel::new(Efa), memory, carrier, next_look: None }),
+        context: Mutex::new(Context { kernel, memory, carrier, next_look: None }),
         device,
         wake: EventFd::new()?,
         ends: AtomicBool::new(false),
@@ -133,8 +162,19 @@ pub(super) unsafe extern "C" fn command(cmd_fd: c_int, message: *mut ib_uverbs_i
     let run = || {
         with(cmd_fd, |context| {
             let Context { kernel, memory, carrier, .. } = context;
+            let run = |request: &call::Request<'_>| match request {
+                call::Request::Write(sent) => {
+                    let answer =
+                        with_kernel!(kernel, kernel => kernel.write(sent, memory, carrier));
+                    answer.map(call::Response::Write)
+                }
+                call::Request::Method { object, method } => {
+                    let answer = with_kernel!(kernel, kernel => kernel.method(*object, *method));
+                    answer.map(call::Response::Method)
+                }
+            };
             // SAFETY: per the caller.
-            unsafe { call::answer(message, |request| kernel.write(request, memory, carrier)) }
+            unsafe { call::answer(message, run) }
         })
     };
     let answered = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
@@ -163,9 +203,12 @@ impl Shared {
 }
 
 impl Context {
-    /// The GID of the device.
-    pub(super) const fn gid(&self) -> [u8; 16] {
-        self.carrier.gid()
+    /// An entry of the GID table.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond the table; `ENODATA` an empty entry.
+    pub(super) fn query_gid(&self, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
+        self.carrier.query_gid(port, index)
     }
 
     /// The program closes a completion channel.
@@ -175,27 +218,41 @@ impl Context {
 
     /// Reads the doorbells of the QP whose provider's object is `user_handle`.
     pub(super) fn ring(&mut self, user_handle: u64) {
-        if let Some(qp) = self.kernel.qp_of(user_handle) {
+        let Self { kernel, memory, carrier, .. } = self;
+        with_kernel!(kernel, kernel => if let Some(qp) = kernel.qp_of(user_handle) {
             // The QP exists.
-            let _ = self.kernel.ring(qp, &mut self.memory, &mut self.carrier);
-        }
+            let _ = kernel.ring(qp, memory, carrier);
+        });
+    }
+
+    /// Reads the doorbell of the SRQ whose provider's object is `user_handle`.
+    pub(super) fn ring_srq(&mut self, user_handle: u64) {
+        let Self { kernel, memory, carrier, .. } = self;
+        with_kernel!(kernel, kernel => if let Some(srq) = kernel.srq_of(user_handle) {
+            // The SRQ exists.
+            let _ = kernel.ring_srq(srq, memory, carrier);
+        });
     }
 
     /// Reads the arming doorbell of the CQ whose provider's object is `user_handle`.
     pub(super) fn arm(&mut self, user_handle: u64) {
-        if let Some(cq) = self.kernel.cq_of(user_handle) {
+        let Self { kernel, memory, carrier, .. } = self;
+        with_kernel!(kernel, kernel => if let Some(cq) = kernel.cq_of(user_handle) {
             // The CQ exists.
-            let _ = self.kernel.arm(cq, &self.memory, &mut self.carrier);
-        }
+            let _ = kernel.arm(cq, memory, carrier);
+        });
     }
 
     /// Handles what the adapter has completed, and writes the completion entries. Returns the time
     /// of the next look.
     fn progress(&mut self) -> Option<Instant> {
-        let next = self.carrier.progress();
-        while let Some((qp, completion)) = self.carrier.next_completion() {
+        let Self { kernel, memory, carrier, .. } = self;
+        let next = carrier.progress();
+        while let Some((qp, completion)) = carrier.next_completion() {
             // A QP that is destroyed has no completions.
-            let _ = self.kernel.complete(qp, &completion, &mut self.memory, &mut self.carrier);
+            let _ = with_kernel!(&mut *kernel, kernel => {
+                kernel.complete(qp, &completion, memory, carrier)
+            });
         }
         next
     }

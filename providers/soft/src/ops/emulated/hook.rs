@@ -6,7 +6,7 @@
 use super::context::{self, Context};
 use abi::{
     ferroverbs_layer, ibv_context, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
-    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_wc, verbs_context_ops,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wc, verbs_context_ops,
 };
 use cface::sync::Mutex;
 use soft_sys::Errno;
@@ -32,7 +32,7 @@ type WrComplete = unsafe extern "C" fn(qp: *mut ibv_qp_ex) -> c_int;
 static TABLES_BENEATH: Mutex<BTreeMap<usize, usize>> = Mutex::new(BTreeMap::new());
 /// The provider's `start_poll`, by the address of the CQ.
 static STARTS: Mutex<BTreeMap<usize, StartPoll>> = Mutex::new(BTreeMap::new());
-/// The provider's `wr_complete`, by the address of the QP.
+/// The provider's latest `wr_complete`, by the address of the QP.
 static COMPLETES: Mutex<BTreeMap<usize, WrComplete>> = Mutex::new(BTreeMap::new());
 
 /// # Safety
@@ -48,6 +48,7 @@ unsafe extern "C" fn attach(
     let mine = unsafe { &mut *mine };
     mine.post_send = Some(post_send);
     mine.post_recv = Some(post_recv);
+    mine.post_srq_recv = Some(post_srq_recv);
     mine.create_cq_ex = Some(create_cq_ex);
     mine.destroy_cq = Some(destroy_cq);
     mine.poll_cq = Some(poll_cq);
@@ -123,6 +124,19 @@ unsafe extern "C" fn post_recv(
     let result = call!(qp.post_recv(qp, wr, bad));
     // SAFETY: a live QP.
     unsafe { ring(qp) };
+    result
+}
+
+/// # Safety
+/// As `ibv_post_srq_recv(3)`.
+unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    let result = call!(srq.post_srq_recv(srq, wr, bad));
+    // SAFETY: a live SRQ with an open context.
+    unsafe { with((*srq).context, |context| context.ring_srq(srq.addr() as u64)) };
     result
 }
 
@@ -214,16 +228,21 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
     if result == 0
         && let Some(extended) = extended(qp)
     {
-        let mut completes = COMPLETES.lock();
-        completes.entry(extended.addr()).or_insert_with(|| {
-            // SAFETY: a live extended QP, whose functions the provider has set.
-            let provider = unsafe { (*extended).wr_complete };
+        // SAFETY: a live extended QP, whose functions the provider has set.
+        let provider = unsafe { (*extended).wr_complete };
+        // libmlx5 sets the function again at RTS.
+        if provider.is_none_or(|provider| !is_hook(provider)) {
+            COMPLETES.lock().insert(extended.addr(), provider.unwrap_or(unsupported));
             // SAFETY: as above. Nothing posts before the QP is in RTS.
             unsafe { (*extended).wr_complete = Some(wr_complete) };
-            provider.unwrap_or(unsupported)
-        });
+        }
     }
     result
+}
+
+/// Whether a function of a QP is that of the hook.
+fn is_hook(function: WrComplete) -> bool {
+    std::ptr::fn_addr_eq(function, wr_complete as WrComplete)
 }
 
 /// The same QP as an `ibv_qp_ex`, or `None` for a QP without work request builder. The library

@@ -2,19 +2,21 @@
 //! docs/design/emulated.md).
 //!
 //! With the setting the plugin announces the vendor's device instead of its own devices, and plays
-//! the kernel for it. `emulated_commands` executes the provider's commands, `emulated_efa` reads
-//! and writes the queues of EFA. The files here are the carrier of both: they execute the vendor's
-//! requests by objects of the adapter.
+//! the kernel for it. `emulated_commands` executes the provider's commands, `emulated_efa` and
+//! `emulated_mlx5` read and write the queues. The files here are the carrier of both: they execute
+//! the vendor's requests by objects of the adapter.
 //!
 //! - `context`: commands, and a thread for each context; `listing`: contexts by descriptor.
 //! - `hook`: the layer directly above the provider, which reads doorbells.
 //! - `carrier`: the trait `Carrier` over objects of the adapter; `objects` owns these objects.
-//! - `qp`: UD; `srd`: SRD over RC, with the messages of `handshake`; `requests`: what is posted.
+//! - `direct`: the QPs of mlx5; `qp`: UD of EFA; `srd`: SRD over RC, with the messages of
+//!   `handshake`; `requests`: what is posted.
 //! - `numbers`: numbers of QPs; `remote`: addresses; `channels`: event channels.
 
 mod carrier;
 mod channels;
 mod context;
+mod direct;
 mod handshake;
 mod hook;
 pub(super) mod listing;
@@ -30,11 +32,34 @@ pub(crate) use numbers::LOW_QPS;
 use crate::config;
 use crate::guid::AdapterGuid;
 use abi::*;
+use emulated_mlx5::device::CONNECTX_6_DX;
 use soft_local::fabric::FabricConfig;
-use std::ffi::{CStr, c_char, c_int};
+use soft_semantics::emulated::EmulatedDevice;
+use std::ffi::{CStr, CString, c_char, c_int};
 
-/// The name of the device.
-const NAME: &CStr = c"efa_0";
+/// What an announced device shows.
+struct Shown {
+    name: &'static CStr,
+    node_type: i32,
+    modalias: CString,
+}
+
+impl Shown {
+    fn of(device: EmulatedDevice) -> Self {
+        match device {
+            EmulatedDevice::Efa => Self {
+                name: c"efa_0",
+                node_type: IBV_NODE_UNSPECIFIED,
+                modalias: c"pci:v00001D0Fd0000EFA1sv00001D0Fsd0000EFA1bc02sc00i00".to_owned(),
+            },
+            EmulatedDevice::Mlx5 => Self {
+                name: c"mlx5_0",
+                node_type: IBV_NODE_CA,
+                modalias: CString::new(CONNECTX_6_DX.modalias()).unwrap_or_default(),
+            },
+        }
+    }
+}
 
 static EMULATION: ferroverbs_emulation = ferroverbs_emulation {
     size: size_of::<ferroverbs_emulation>(),
@@ -79,20 +104,19 @@ fn store(text: &CStr, to: &mut [c_char]) {
 /// # Safety
 /// `out` has room for `max` entries.
 unsafe extern "C" fn announce(_: c_int, out: *mut ferroverbs_device_info, max: c_int) -> c_int {
-    if max < 1 {
-        return 0;
-    }
+    let Some(device) = config::emulated_device().filter(|_| max > 0) else { return 0 };
+    let shown = Shown::of(device);
     // Opening a device reports invalid settings.
     let settings = config::fabric().unwrap_or_else(|_| FabricConfig::new("nowhere"));
     let mut info = ferroverbs_device_info {
         name: [0; 64],
         dev_name: [0; 64],
         node_guid: u64::from_ne_bytes(AdapterGuid::of(&settings).guid(0)),
-        node_type: IBV_NODE_UNSPECIFIED,
+        node_type: shown.node_type,
         num_ports: 1,
     };
-    store(NAME, &mut info.name);
-    store(NAME, &mut info.dev_name);
+    store(shown.name, &mut info.name);
+    store(shown.name, &mut info.dev_name);
     // SAFETY: room for an entry.
     unsafe { out.write(info) };
     1
@@ -110,12 +134,12 @@ unsafe extern "C" fn describe_vendor_device(
     for (to, from) in device.provider.iter_mut().zip(emulated.provider().bytes().chain([0])) {
         *to = from as c_char;
     }
-    store(c"pci:v00001D0Fd0000EFA1sv00001D0Fsd0000EFA1bc02sc00i00", &mut device.modalias);
+    store(&Shown::of(emulated).modalias, &mut device.modalias);
     device.abi_version = 1;
     1
 }
 
-/// The only GID of an emulated device.
+/// An entry of the GID table of an emulated device.
 ///
 /// # Safety
 /// `context` is an open context of an emulated device; `entry` is writable.
@@ -125,24 +149,17 @@ unsafe extern "C" fn query_gid(
     index: u32,
     entry: *mut ibv_gid_entry,
 ) -> c_int {
-    if (port, index) != (1, 0) {
-        return libc::EINVAL;
-    }
     // SAFETY: an open context.
     let cmd_fd = unsafe { (*context).cmd_fd };
-    let Some(raw) = context::with(cmd_fd, |context| context.gid()) else {
-        return libc::ENODEV;
-    };
-    let filled = ibv_gid_entry {
-        gid: ibv_gid { raw },
-        gid_index: index,
-        port_num: port,
-        gid_type: IBV_GID_TYPE_IB,
-        ndev_ifindex: 0,
-    };
-    // SAFETY: the caller's entry.
-    unsafe { entry.write(filled) };
-    0
+    match context::with(cmd_fd, |context| context.query_gid(port, index)) {
+        Some(Ok(filled)) => {
+            // SAFETY: the caller's entry.
+            unsafe { entry.write(filled) };
+            0
+        }
+        Some(Err(errno)) => errno.raw(),
+        None => libc::ENODEV,
+    }
 }
 
 /// # Safety

@@ -7,10 +7,11 @@
 //! Map of this file: `Device`; the owners, by `owner!`; their methods in the same order;
 //! `SendRequest`; `Buffers`; bytes of received messages.
 
-use super::super::{ah, context, cq, mr, pd, post, qp, srq};
+use super::super::{ah, context, cq, mr, pd, post, qp, query, srq};
 use crate::engine::queues::channel::Channel;
 use crate::ops::state::Context;
 use abi::*;
+use soft_semantics::emulated::EmulatedDevice;
 use soft_sys::Errno;
 use std::ffi::{c_int, c_void};
 use std::os::fd::{BorrowedFd, RawFd};
@@ -31,6 +32,7 @@ fn check_errno(result: c_int) -> Result<(), Errno> {
 pub(super) struct Device {
     context: NonNull<ibv_context>,
     channel: Box<ibv_comp_channel>,
+    emulated: EmulatedDevice,
 }
 
 // SAFETY: the pointers are bound to no thread.
@@ -46,7 +48,10 @@ impl Device {
     ///
     /// # Safety
     /// `device` is a live device of libibverbs.
-    pub(super) unsafe fn open(device: *mut ibv_device) -> Result<Arc<Self>, Errno> {
+    pub(super) unsafe fn open(
+        device: *mut ibv_device,
+        emulated: EmulatedDevice,
+    ) -> Result<Arc<Self>, Errno> {
         // SAFETY: per the caller.
         let opened = unsafe { context::open(device, None)? };
         // SAFETY: a context that was just made, of which the address of a member is taken.
@@ -59,7 +64,12 @@ impl Device {
             return Err(Errno::from_raw(-fd));
         }
         let channel = Box::new(ibv_comp_channel { context, fd, refcnt: 0 });
-        Ok(Arc::new(Self { context: non_null(context)?, channel }))
+        Ok(Arc::new(Self { context: non_null(context)?, channel, emulated }))
+    }
+
+    /// The device of the vendor.
+    pub(super) const fn emulated(&self) -> EmulatedDevice {
+        self.emulated
     }
 
     /// The state of the context.
@@ -72,6 +82,18 @@ impl Device {
     pub(super) fn events(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open until `self` is dropped.
         unsafe { BorrowedFd::borrow_raw(self.channel.fd) }
+    }
+
+    /// Reads an entry of the adapter's GID table, as ibv_query_gid_ex(3) does.
+    ///
+    /// # Errors
+    /// `EINVAL` beyond the table; `ENODATA` an empty entry.
+    pub(super) fn query_gid(&self, port: u32, index: u32) -> Result<ibv_gid_entry, Errno> {
+        let mut entry: ibv_gid_entry = Zeroed::zeroed();
+        let context = self.context.as_ptr();
+        // SAFETY: an open context, and a local entry.
+        check_errno(unsafe { query::query_gid(context, port, index, &raw mut entry) })?;
+        Ok(entry)
     }
 
     /// The CQ of the next event, as [`Cq::key`]; None: no event is waiting.
@@ -290,6 +312,14 @@ impl Srq {
         Ok(Arc::new(Self { object, keeps: Arc::clone(pd) }))
     }
 
+    /// Receives of the queue at most.
+    pub(super) fn max_wr(&self) -> u32 {
+        let mut attr: ibv_srq_attr = Zeroed::zeroed();
+        // SAFETY: a live queue and a local structure.
+        unsafe { srq::query_srq(self.as_ptr(), &raw mut attr) };
+        attr.max_wr
+    }
+
     /// Posts a receive.
     pub(super) fn post(&self, id: u64, list: &mut [ibv_sge]) -> Result<(), Errno> {
         let mut request = receive_of(id, list);
@@ -345,6 +375,16 @@ impl Qp {
         check_errno(unsafe { qp::modify_qp(self.as_ptr(), attr, mask.cast_signed()) })
     }
 
+    /// The state, `IBV_QPS_*`.
+    pub(super) fn state(&self) -> u32 {
+        let mut attr: ibv_qp_attr = Zeroed::zeroed();
+        let mut init: ibv_qp_init_attr = Zeroed::zeroed();
+        let mask = IBV_QP_STATE.cast_signed();
+        // SAFETY: a live QP and local structures.
+        unsafe { qp::query_qp(self.as_ptr(), &raw mut attr, mask, &raw mut init) };
+        attr.qp_state
+    }
+
     /// Posts a request.
     pub(super) fn post_send(&self, request: &mut SendRequest<'_>) -> Result<(), Errno> {
         let mut bad = null_mut();
@@ -382,6 +422,20 @@ impl<'a> SendRequest<'a> {
         wr.sg_list = list.as_mut_ptr();
         wr.num_sge = list.len() as c_int;
         Self { wr, _list: list }
+    }
+
+    /// Replaces the flags, `IBV_SEND_*`.
+    pub(super) fn flags(&mut self, flags: u32) -> &mut Self {
+        self.wr.send_flags = flags;
+        self
+    }
+
+    /// The remote word of an atomic, with the addend or the expected value, and the new value.
+    pub(super) fn atomic(&mut self, remote: (u64, u32), compare_add: u64, swap: u64) -> &mut Self {
+        let (remote_addr, rkey) = remote;
+        let atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
+        self.wr.wr = ibv_send_wr_wr { atomic };
+        self
     }
 
     /// Copies the segments when the request is posted; their keys do not count.

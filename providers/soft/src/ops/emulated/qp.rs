@@ -1,20 +1,23 @@
-//! A QP of an emulated device: UD over a UD QP of the adapter, or SRD ([`super::srd`]).
+//! A QP of an emulated device: UD of EFA over a UD QP of the adapter, SRD ([`super::srd`]), or a QP
+//! of mlx5 ([`super::direct`]).
 #![forbid(unsafe_code)]
 
+use super::direct::Direct;
 use super::numbers::{adapter_number, vendor_number};
-use super::objects::{Ah, Cq, Device, Pd, Qp, immediate_of, read_received};
-use super::remote::Local;
+use super::objects::{Ah, Cq, Device, Pd, Qp, Srq, immediate_of, read_received};
+use super::remote::{Local, ah_attr_of};
 use super::requests::{
     HEADER, MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments,
     refused, source_gid, status_of,
 };
-use super::srd::{Srd, change_of};
+use super::srd::Srd;
 use abi::*;
 use emulated_commands::carrier::Change;
 use emulated_commands::refusal::Refusal;
 use emulated_commands::vendor::{
     Capabilities, Completion, Operation, Queue, Remote, Service, Source, Status,
 };
+use soft_semantics::emulated::EmulatedDevice;
 use soft_sys::Errno;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,15 +34,16 @@ pub(super) struct Sender {
 pub(super) struct Done<'a> {
     /// The handle and the number of the QP.
     pub(super) handle: u32,
-    pub(super) number: u16,
+    pub(super) number: u32,
     pub(super) completions: &'a mut VecDeque<(u32, Completion)>,
     /// The program's address handles by GID.
     pub(super) ah_of: &'a dyn Fn(&[u8; 16]) -> Option<u32>,
 }
 
 impl Done<'_> {
-    fn push(&mut self, completion: Completion) {
-        let qp = self.number.into();
+    /// A request or receive ended.
+    pub(super) fn push(&mut self, completion: Completion) {
+        let qp = self.number;
         self.completions.push_back((self.handle, Completion { qp, ..completion }));
     }
 
@@ -82,7 +86,7 @@ impl Done<'_> {
 /// A QP of the emulated device.
 #[derive(Debug)]
 pub(super) struct EmulatedQp {
-    pub(super) number: u16,
+    pub(super) number: u32,
     transport: Transport,
     // Dropped after the QPs that use the queue.
     cq: Arc<Cq>,
@@ -92,6 +96,7 @@ pub(super) struct EmulatedQp {
 enum Transport {
     Ud(Ud),
     Srd(Box<Srd>),
+    Direct(Direct),
 }
 
 #[derive(Debug)]
@@ -110,9 +115,15 @@ impl EmulatedQp {
         pd: &Arc<Pd>,
         service: Service,
         sizes: &Capabilities,
+        srq: Option<&Arc<Srq>>,
     ) -> Result<Self, Errno> {
-        let entries = sizes.max_send_wr + sizes.max_recv_wr + Srd::extra_completions();
+        let shared = srq.map_or(0, |srq| srq.max_wr());
+        let entries = sizes.max_send_wr + sizes.max_recv_wr + shared + Srd::extra_completions();
         let cq = Cq::new(device, entries)?;
+        if device.emulated() == EmulatedDevice::Mlx5 {
+            let direct = Direct::new(pd, &cq, service, sizes, srq)?;
+            return Ok(Self { number: direct.number(), transport: Transport::Direct(direct), cq });
+        }
         let (transport, number) = match service {
             Service::Ud => {
                 let cap = ibv_qp_cap {
@@ -134,7 +145,7 @@ impl EmulatedQp {
             }
             Service::Rc | Service::Uc => return Err(Errno::EOPNOTSUPP),
         };
-        let number = vendor_number(number).ok_or(Errno::ENOMEM)?;
+        let number = vendor_number(number).ok_or(Errno::ENOMEM)?.into();
         Ok(Self { number, transport, cq })
     }
 
@@ -155,6 +166,7 @@ impl EmulatedQp {
     pub(super) fn modify(&mut self, change: &Change, done: &mut Done<'_>) -> Result<(), Refusal> {
         match &mut self.transport {
             Transport::Srd(srd) => srd.modify(change, done),
+            Transport::Direct(direct) => direct.modify(change),
             Transport::Ud(ud) => {
                 let attr = change_of(change);
                 let changed = ud.qp.modify(&attr, change.mask);
@@ -167,7 +179,23 @@ impl EmulatedQp {
         }
     }
 
-    /// Begins a request to QP `number` at an address.
+    /// The state, if the QP changes it by itself.
+    pub(super) fn state(&self) -> Option<u8> {
+        match &self.transport {
+            Transport::Direct(direct) => Some(direct.state()),
+            Transport::Ud(_) | Transport::Srd(_) => None,
+        }
+    }
+
+    /// The QP, if it takes requests as they are.
+    pub(super) const fn direct(&mut self) -> Option<&mut Direct> {
+        match &mut self.transport {
+            Transport::Direct(direct) => Some(direct),
+            Transport::Ud(_) | Transport::Srd(_) => None,
+        }
+    }
+
+    /// Begins a request of EFA to QP `number` at an address.
     ///
     /// # Errors
     /// The result, if it is known at once.
@@ -182,6 +210,7 @@ impl EmulatedQp {
     ) -> Result<(), Status> {
         match &mut self.transport {
             Transport::Srd(srd) => srd.send(request, to, number, qkey, local, done),
+            Transport::Direct(_) => Err(Status::Unsupported),
             Transport::Ud(ud) => {
                 let id = ud.outstanding.send_id()?;
                 let to = (&**to.1, adapter_number(number), qkey);
@@ -192,13 +221,14 @@ impl EmulatedQp {
         }
     }
 
-    /// Posts a receive.
+    /// Posts a receive of EFA.
     ///
     /// # Errors
     /// The result of a receive that the adapter refuses.
     pub(super) fn receive(&mut self, id: u64, mut segments: Segments) -> Result<(), Status> {
         match &mut self.transport {
             Transport::Srd(srd) => srd.receive(id, segments),
+            Transport::Direct(_) => Err(Status::Unsupported),
             Transport::Ud(ud) => {
                 let wr_id = ud.outstanding.receive_id()?;
                 ud.qp.post_recv(wr_id, &mut segments).map_err(refused)?;
@@ -216,6 +246,7 @@ impl EmulatedQp {
             match &mut self.transport {
                 Transport::Srd(srd) => srd.complete(wc, local, done),
                 Transport::Ud(ud) => ud.complete(wc, done),
+                Transport::Direct(direct) => direct.complete(wc, done),
             }
         }
         count > 0
@@ -225,7 +256,7 @@ impl EmulatedQp {
     pub(super) fn repeat(&mut self, local: &Local, done: &mut Done<'_>) -> Option<Instant> {
         match &mut self.transport {
             Transport::Srd(srd) => srd.repeat_handshakes(local, done),
-            Transport::Ud(_) => None,
+            Transport::Ud(_) | Transport::Direct(_) => None,
         }
     }
 }
@@ -256,4 +287,28 @@ fn sender_of(wc: &ibv_wc, segments: &[ibv_sge]) -> Option<Sender> {
         && read_received(segments, &mut header);
     let gid = if has_header { source_gid(&header) } else { None };
     Some(Sender { gid: gid?, number })
+}
+
+/// The attributes of a change.
+pub(super) fn change_of(change: &Change) -> ibv_qp_attr {
+    ibv_qp_attr {
+        qp_state: change.state.into(),
+        cur_qp_state: change.current_state.into(),
+        path_mtu: change.path_mtu.into(),
+        qkey: change.qkey,
+        rq_psn: change.rq_psn,
+        sq_psn: change.sq_psn,
+        dest_qp_num: change.remote_qp,
+        qp_access_flags: change.access,
+        ah_attr: ah_attr_of(&change.remote),
+        pkey_index: change.pkey_index,
+        max_rd_atomic: change.max_rd_atomic,
+        max_dest_rd_atomic: change.max_dest_rd_atomic,
+        min_rnr_timer: change.min_rnr_timer,
+        port_num: change.port,
+        timeout: change.timeout,
+        retry_cnt: change.retry_count,
+        rnr_retry: change.rnr_retry,
+        ..Zeroed::zeroed()
+    }
 }

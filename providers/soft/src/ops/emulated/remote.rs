@@ -5,6 +5,7 @@ use super::numbers::adapter_number;
 use super::objects::{Ah, Device};
 use crate::host::counters::{ProcessCounter, WireCounters};
 use abi::*;
+use emulated_commands::carrier::Address;
 use soft_local::shm::layout::{Life, split_qpn};
 use soft_local::shm::view::look_at;
 use std::sync::Arc;
@@ -52,6 +53,22 @@ impl Local {
     /// Whether the port is up.
     pub(super) fn is_up(&self) -> bool {
         !self.device.state().adapter.port.is_down()
+    }
+}
+
+/// The address vector of an address as the program gives it.
+pub(super) fn ah_attr_of(address: &Address) -> ibv_ah_attr {
+    ibv_ah_attr {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: address.dgid },
+            flow_label: address.flow_label,
+            sgid_index: address.sgid_index,
+            hop_limit: address.hop_limit,
+            traffic_class: address.traffic_class,
+        },
+        is_global: address.is_global.into(),
+        port_num: address.port,
+        ..Zeroed::zeroed()
     }
 }
 

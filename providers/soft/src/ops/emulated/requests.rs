@@ -93,6 +93,10 @@ impl Request {
             (Operation::Read(_), _) => IBV_WR_RDMA_READ,
             (Operation::Write(_), None) => IBV_WR_RDMA_WRITE,
             (Operation::Write(_), Some(_)) => IBV_WR_RDMA_WRITE_WITH_IMM,
+            // EFA has no atomics.
+            (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, _) => {
+                return Err(Errno::EOPNOTSUPP);
+            }
         };
         let mut request = SendRequest::new(id, opcode, &mut whole);
         if is_inline {

@@ -13,7 +13,7 @@
 use super::handshake::{self, Body, Message};
 use super::numbers::{adapter_number, vendor_number};
 use super::objects::{Ah, Buffers, Cq, Pd, Qp, SendRequest, Srq};
-use super::qp::{Done, Sender};
+use super::qp::{Done, Sender, change_of};
 use super::remote::{Local, address_of, exists};
 use super::requests::{
     HEADER, MAX_INLINE, MAX_SEGMENTS, Outstanding, PostedReceive, Purpose, Request, Segments,
@@ -634,19 +634,6 @@ fn send_handshake(control: &Qp, ah: &Ah, number: u16, message: Message) {
     let mut request = SendRequest::new(Purpose::HANDSHAKE_SEND, IBV_WR_SEND, &mut list);
     request.inline().set_destination(ah, adapter_number(number), handshake::QKEY);
     let _ = control.post_send(&mut request);
-}
-
-/// The attributes of a change.
-pub(super) fn change_of(change: &Change) -> ibv_qp_attr {
-    ibv_qp_attr {
-        qp_state: change.state.into(),
-        qkey: change.qkey,
-        sq_psn: change.sq_psn,
-        qp_access_flags: change.access,
-        pkey_index: change.pkey_index,
-        port_num: change.port,
-        ..Zeroed::zeroed()
-    }
 }
 
 impl Drop for Srd {

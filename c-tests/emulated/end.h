@@ -1,9 +1,9 @@
 /*
- * What the programs over an emulated EFA device share: one device with a PD, a region, a CQ and an
+ * What the programs over an emulated device share: one device with a PD, a region, a CQ and an
  * address handle, and checks that print a line when they fail.
  */
-#ifndef EFA_END_H
-#define EFA_END_H
+#ifndef END_H
+#define END_H
 
 #include <errno.h>
 #include <infiniband/verbs.h>

@@ -1,4 +1,4 @@
-#include "efa_end.h"
+#include "end.h"
 #include <time.h>
 
 int failed;
