@@ -44,7 +44,7 @@ impl Shared {
         };
         let set_flag = || set_arrival_flag(&self.flags, ring, &self.summary, 0);
         let kick = || self.kicked.store(1, Ordering::Release);
-        tell(&self.hot[ring], &self.attention, 1, counted, set_flag, kick);
+        notify_owner(&self.hot[ring], &self.attention, 1, counted, set_flag, kick);
     }
 
     /// Models View::take_qp_arrivals; returns the slots whose arrival flags are set.

@@ -30,8 +30,8 @@ impl Slot {
             slot.0[1].store(u64::from(seq) ^ 1, Ordering::Relaxed);
             slot.0[2].store(u64::from(seq), Ordering::Relaxed);
         }
-        show(&other.0, u64::from(seq + 1) | 7 << 32);
-        show(&self.0, u64::from(seq) | 7 << 32);
+        publish_first_word(&other.0, u64::from(seq + 1) | 7 << 32);
+        publish_first_word(&self.0, u64::from(seq) | 7 << 32);
     }
 
     /// As `take`, but for a short message.
@@ -184,7 +184,7 @@ model!(a_postponed_acknowledgement_is_sent, 3, why: "never acknowledged",
             fn look(&self) {
                 let next = self.next.load(Ordering::Acquire);
                 let counted = if weakened().otherwise { 5 } else { next };
-                if self.quiet.look(counted, MOST)
+                if self.quiet.record_empty(counted, MOST)
                     && self.reported.load(Ordering::Relaxed) != self.next.load(Ordering::Acquire)
                 {
                     let mut responder = self.responder.lock();

@@ -17,7 +17,7 @@ pub(crate) struct Weakened {
     pub(crate) acquire: bool,
     /// SeqCst becomes AcqRel, and full fences are omitted, including the barrier of both sides.
     pub(crate) total: bool,
-    /// The number of the barrier of `tell` to omit, from one.
+    /// The number of the barrier of `notify_owner` to omit, from one.
     pub(crate) barrier: usize,
     /// Full fences are omitted, but the barrier is kept.
     pub(crate) fences: bool,

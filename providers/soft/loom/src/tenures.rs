@@ -2,7 +2,7 @@
 //! domain, and a completion queue's list.
 
 use crate::model;
-use crate::protocol::{head, show};
+use crate::protocol::{head, publish_first_word};
 use crate::sync::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, Ordering, Weakened, weakened,
 };
@@ -80,7 +80,7 @@ model!(what_lies_in_a_ring_has_a_holder, 3, why: "nobody's",
             let ring = Arc::clone(&ring);
             thread::spawn(move || {
                 assert!(claim_ring(&ring.holder, NEW));
-                show(&ring.slot, 1);
+                publish_first_word(&ring.slot, 1);
             })
         };
         // Models Responder::establish.
