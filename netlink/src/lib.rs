@@ -15,17 +15,13 @@ pub mod rdma;
 pub mod route;
 
 use core::convert::Infallible;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_DUMP, NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage,
     NetlinkPayload, NetlinkSerializable, NlasIterator,
 };
-use rustix::buffer::spare_capacity;
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt,
-};
+use rustix::net::sockopt;
 
 use cface::Errno;
 
@@ -71,9 +67,10 @@ impl NetlinkDeserializable for Message {
     }
 }
 
-/// A netlink socket of one protocol.
+/// A netlink socket of one protocol. `netlink-sys` calls the C library, so that a preloaded library
+/// can stand in for the kernel; rustix would enter the kernel itself.
 #[derive(Debug)]
-struct Socket(OwnedFd);
+struct Socket(netlink_sys::Socket);
 
 /// Whether the kernel may answer after send(2) has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,27 +82,30 @@ enum Answer {
 }
 
 impl Socket {
-    /// Opens a socket of a protocol; `None` is rtnetlink(7).
+    /// Opens a socket of a protocol (`NETLINK_*`).
     ///
     /// # Errors
     /// `EPROTONOSUPPORT` when the kernel does not have the protocol.
-    fn open(protocol: Option<Protocol>) -> Result<Self, Errno> {
-        let (kind, flags) = (SocketType::DGRAM, SocketFlags::CLOEXEC);
-        let socket = rustix::net::socket_with(AddressFamily::NETLINK, kind, flags, protocol);
-        let socket = socket.map_err(errno)?;
+    fn open(protocol: isize) -> Result<Self, Errno> {
+        let socket = netlink_sys::Socket::new(protocol).map_err(system_errno)?;
         // A failure is harmless: the socket then waits without a limit.
         let _ = sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIMEOUT));
         Ok(Self(socket))
     }
 
-    /// Sends a request for one object, and returns the first message of the answer.
+    /// Sends a request for one object, and returns the first message of the answer, which has the
+    /// type `answer_type`.
     ///
     /// # Errors
-    /// The kernel's errno; `ENODATA` without a message; `EIO` for a malformed answer.
-    fn get(&self, request: Message, answer: Answer) -> Result<Message, Errno> {
+    /// The kernel's errno; `ENODATA` without a message; `EIO` for a malformed answer or one of
+    /// another type.
+    fn get(&self, request: Message, answer_type: u16, answer: Answer) -> Result<Message, Errno> {
         self.send(request, 0)?;
         match parse(&self.receive(answer)?)?.into_iter().next() {
-            Some(NetlinkReply::Message(message)) => Ok(message),
+            Some(NetlinkReply::Message(message)) if message.message_type == answer_type => {
+                Ok(message)
+            }
+            Some(NetlinkReply::Message(_)) => Err(Errno::EIO),
             Some(NetlinkReply::Failed(error)) => Err(error),
             Some(NetlinkReply::Done) | None => Err(Errno::ENODATA),
         }
@@ -140,7 +140,7 @@ impl Socket {
 
     fn send(&self, request: Message, flags: u16) -> Result<(), Errno> {
         let bytes = emit(request, flags);
-        match rustix::net::send(&self.0, &bytes, SendFlags::empty()).map_err(errno)? {
+        match self.0.send(&bytes, 0).map_err(system_errno)? {
             sent if sent == bytes.len() => Ok(()),
             _ => Err(Errno::EIO),
         }
@@ -148,13 +148,22 @@ impl Socket {
 
     fn receive(&self, answer: Answer) -> Result<Vec<u8>, Errno> {
         let flags = match answer {
-            Answer::AtOnce => RecvFlags::DONTWAIT,
-            Answer::Later => RecvFlags::empty(),
+            Answer::AtOnce => libc::MSG_DONTWAIT,
+            Answer::Later => 0,
         };
         let mut datagram = Vec::with_capacity(BUFFER);
-        rustix::net::recv(&self.0, spare_capacity(&mut datagram), flags).map_err(errno)?;
+        // A signal must not leave the answer in the socket, where the next request would find it.
+        while let Err(why) = self.0.recv(&mut datagram, flags) {
+            if why.kind() != std::io::ErrorKind::Interrupted {
+                return Err(system_errno(why));
+            }
+        }
         Ok(datagram)
     }
+}
+
+fn system_errno(why: std::io::Error) -> Errno {
+    Errno::from_raw(why.raw_os_error().unwrap_or(libc::EIO))
 }
 
 fn errno(why: rustix::io::Errno) -> Errno {

@@ -5,7 +5,6 @@ use netlink_packet_core::{DefaultNla, Emitable};
 
 use crate::{Answer, Message, Socket, attribute, string_attribute, u32_attribute, u64_attribute};
 use cface::Errno;
-use rustix::net::netlink;
 
 /// `RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, 0)`.
 const NLDEV: u16 = 5 << 10;
@@ -63,7 +62,7 @@ impl Rdma {
     /// # Errors
     /// `EPROTONOSUPPORT` without RDMA in the kernel.
     pub fn open() -> Result<Self, Errno> {
-        Socket::open(Some(netlink::RDMA)).map(Self)
+        Socket::open(netlink_sys::protocols::NETLINK_RDMA).map(Self)
     }
 
     /// All devices, in ascending order.
@@ -94,7 +93,9 @@ impl Rdma {
     }
 
     fn char_device_of(&self, attributes: &[DefaultNla]) -> Result<CharDevice, Errno> {
-        let message = self.0.get(request(CMD_GET_CHARDEV, attributes), Answer::Later)?;
+        let request = request(CMD_GET_CHARDEV, attributes);
+        let answer_type = request.message_type;
+        let message = self.0.get(request, answer_type, Answer::Later)?;
         parse_char_device(&message.body).ok_or(Errno::EIO)
     }
 }
@@ -102,7 +103,9 @@ impl Rdma {
 /// Whether the kernel copies registered pages when a process forks, so fork support is not needed.
 #[must_use]
 pub fn copies_on_fork() -> bool {
-    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request(CMD_SYS_GET, &[]), Answer::Later));
+    let request = request(CMD_SYS_GET, &[]);
+    let answer_type = request.message_type;
+    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request, answer_type, Answer::Later));
     answer.is_ok_and(|message| {
         attribute(&message.body, ATTR_COPY_ON_FORK)
             .and_then(<[u8]>::first)

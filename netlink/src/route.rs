@@ -59,7 +59,7 @@ impl Routing {
     /// # Errors
     /// Of `socket`.
     pub fn open() -> Result<Self, Errno> {
-        Socket::open(None).map(Self)
+        Socket::open(netlink_sys::protocols::NETLINK_ROUTE).map(Self)
     }
 
     /// The route to `to`, from the address `from` if one is given, and by way of `interface` unless
@@ -80,7 +80,8 @@ impl Routing {
         if interface != 0 {
             wanted.attributes.push(RouteAttribute::Oif(interface));
         }
-        let answer = self.0.get(request(libc::RTM_GETROUTE, &wanted), Answer::AtOnce)?;
+        let answer =
+            self.0.get(request(libc::RTM_GETROUTE, &wanted), libc::RTM_NEWROUTE, Answer::AtOnce)?;
         parse_route(&answer.body).ok_or(Errno::EIO)
     }
 
@@ -91,7 +92,8 @@ impl Routing {
     pub fn link(&self, interface: u32) -> Result<Link, Errno> {
         let mut wanted = LinkMessage::default();
         wanted.header.index = interface;
-        let answer = self.0.get(request(libc::RTM_GETLINK, &wanted), Answer::AtOnce)?;
+        let answer =
+            self.0.get(request(libc::RTM_GETLINK, &wanted), libc::RTM_NEWLINK, Answer::AtOnce)?;
         parse_link(&answer.body).ok_or(Errno::EIO)
     }
 
@@ -115,7 +117,7 @@ impl Routing {
         wanted.header.family = family(of);
         wanted.header.ifindex = interface;
         wanted.attributes = vec![NeighbourAttribute::Destination(NeighbourAddress::from(of))];
-        match self.0.get(request(libc::RTM_GETNEIGH, &wanted), Answer::AtOnce) {
+        match self.0.get(request(libc::RTM_GETNEIGH, &wanted), libc::RTM_NEWNEIGH, Answer::AtOnce) {
             Ok(answer) => parse_reachability(&answer.body).ok_or(Errno::EIO),
             Err(Errno::ENOENT) => Ok(Reachability::Unknown),
             Err(why) => Err(why),
