@@ -504,6 +504,9 @@ impl Agent {
             self.carry_out(&mut state, action);
         }
         state.manager.handle_timeout(now);
+        // After the timeouts, which may have ended the last request of an announced service.
+        let AgentState { host, manager, .. } = &mut **state;
+        host.drop_answered(manager);
         self.transmit_and_dispatch(&mut state);
         state.sleeps_until = self.next_deadline(&state);
         state.sleeps_until.map(|at| at.saturating_sub(self.now()))

@@ -238,6 +238,12 @@ impl<I, N> HostProcesses<I, N> {
         nexts.into_iter().flatten().min()
     }
 
+    /// Withdraws the announcements of services whose last request has an answer or has timed out in
+    /// the manager.
+    pub(crate) fn drop_answered(&mut self, manager: &Manager<Peer>) {
+        self.unanswered.drop_answered(manager);
+    }
+
     /// The actions that are due at `now`.
     pub(crate) fn due(
         &mut self,
@@ -258,7 +264,6 @@ impl<I, N> HostProcesses<I, N> {
             Verdict::Send(request) => HostAction::Send(request),
             Verdict::Refuse(request) => HostAction::Refuse(request),
         }));
-        self.unanswered.drop_answered(manager);
         actions
     }
 

@@ -15,11 +15,15 @@ const TIDY_THRESHOLD: usize = 16;
 /// The interval at which processes are checked whose end is not reported.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The interval at which processes are checked whose end is reported. The report does not come when
+/// a process replaces its program by exec(3), which ends its connections, too.
+pub(super) const EXEC_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// The watched processes, by number.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     watched: HashMap<u32, Neighbour>,
-    /// The next check of the processes whose end is not reported; None: no such process.
+    /// The next check of all processes; None: no process.
     next_check: Option<Time>,
 }
 
@@ -50,11 +54,10 @@ impl Neighbours {
         let is_reported = match system.watch(process) {
             Watch::Ended => return false,
             Watch::Reported => true,
-            Watch::Unreported => {
-                self.next_check.get_or_insert(now.saturating_add(CHECK_INTERVAL));
-                false
-            }
+            Watch::Unreported => false,
         };
+        let check = now.saturating_add(interval(is_reported));
+        self.next_check = Some(self.next_check.map_or(check, |next| next.min(check)));
         let tidy_at = TIDY_THRESHOLD;
         self.watched.insert(process, Neighbour { is_reported, connections: vec![], tidy_at });
         true
@@ -84,9 +87,8 @@ impl Neighbours {
     pub(super) fn ended(&mut self, now: Time, system: &mut impl HostSystem) -> Ended {
         let mut processes = system.ended();
         if self.next_check.is_some_and(|next| next <= now) {
-            let unreported = self.watched.iter().filter(|(_, known)| !known.is_reported);
-            let gone = unreported.map(|(process, _)| *process);
-            processes.extend(gone.filter(|process| !system.is_process(*process)));
+            let all = self.watched.keys().copied();
+            processes.extend(all.filter(|process| !system.is_process(*process)));
         }
         let mut ended = Ended::default();
         for process in processes {
@@ -96,9 +98,13 @@ impl Neighbours {
             }
         }
         if self.next_check.is_some_and(|next| next <= now) {
-            let remain = self.watched.values().any(|known| !known.is_reported);
-            self.next_check = remain.then(|| now.saturating_add(CHECK_INTERVAL));
+            let intervals = self.watched.values().map(|known| interval(known.is_reported));
+            self.next_check = intervals.min().map(|interval| now.saturating_add(interval));
         }
         ended
     }
+}
+
+const fn interval(is_reported: bool) -> Duration {
+    if is_reported { EXEC_CHECK_INTERVAL } else { CHECK_INTERVAL }
 }

@@ -1,6 +1,6 @@
 //! The whole floor on virtual time: one process of a host, with a manager, and a host of a test.
 
-use super::neighbours::CHECK_INTERVAL;
+use super::neighbours::{CHECK_INTERVAL, EXEC_CHECK_INTERVAL};
 use super::probes::{PROBE_INTERVAL, REFUSALS};
 use super::unclaimed::BETWEEN_LISTENERS;
 use super::*;
@@ -208,6 +208,22 @@ fn an_end_that_nothing_reports_is_found_by_questions() {
 }
 
 #[test]
+fn the_end_of_a_process_that_replaced_its_program_is_found_by_a_question() {
+    let (mut host, mut manager) = (TestHost::with([THIS, 5]), manager());
+    let mut processes = TestProcesses::new(THIS);
+    let connection = connection_with(&mut manager, 5);
+    assert_eq!(processes.connected(Time::ZERO, &mut host, &manager, connection), []);
+    assert_eq!(processes.next(), Some(EXEC_CHECK_INTERVAL));
+    // The process lives on, so the system reports no end. The number has no process any more.
+    host.watched.clear();
+    host.processes.remove(&5);
+    assert!(processes.due(EXEC_CHECK_INTERVAL / 2, &mut host, &manager).is_empty());
+    let ended = processes.due(EXEC_CHECK_INTERVAL, &mut host, &manager);
+    assert!(matches!(ended[..], [HostAction::EndConnection(ended)] if ended == connection));
+    assert_eq!(processes.next(), None);
+}
+
+#[test]
 fn the_responder_disconnects_what_an_ended_process_had_with_other_hosts() {
     for role_is_taken in [false, true] {
         let (mut host, manager) = (TestHost::with([THIS, 5]), manager());
@@ -329,7 +345,7 @@ fn requests_of_a_closed_listener_are_announced_until_they_are_answered() {
     while let Some(next) = manager.poll_timeout() {
         manager.handle_timeout(next);
     }
-    assert!(processes.due(Time::ZERO, &mut host, &manager).is_empty());
+    processes.drop_answered(&manager);
     assert!(processes.unanswered.is_empty(), "the announcement ends with the answer");
 }
 

@@ -77,6 +77,14 @@ pub(crate) fn epoll_add(set: RawFd, fd: RawFd, events: i32, token: u64) -> Resul
     epoll::add(checked(set)?, checked(fd)?, epoll::EventData::new_u64(token), events).map_err(errno)
 }
 
+/// Removes `fd` from an epoll set.
+///
+/// # Errors
+/// The errno of the system.
+pub(crate) fn epoll_remove(set: &OwnedFd, fd: &OwnedFd) -> Result<(), Errno> {
+    epoll::delete(set, fd).map_err(errno)
+}
+
 /// The tokens of up to `N` ready descriptors of a set, without a wait.
 pub(crate) fn epoll_ready<const N: usize>(set: &OwnedFd) -> Vec<u64> {
     let none =

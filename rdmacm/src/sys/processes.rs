@@ -9,6 +9,7 @@ use cface::dl;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Once;
 
 /// The extension of the plugin that announced a device; `None` for a device of the kernel. A file
 /// in sysfs proves nothing: `ferroverbs run` shows announced devices in sysfs too.
@@ -47,7 +48,7 @@ impl Processes {
         let functions = extension.and_then(|table| {
             Some((table.process_number?, table.is_process?, table.watch_process?))
         });
-        let (number, is_process, watch) = functions.ok_or(Errno::EOPNOTSUPP)?;
+        let (number, is_process, watch) = functions.ok_or_else(without_numbers)?;
         // SAFETY: the function is of the plugin that opened the context.
         let number = result(unsafe { number(context.as_c()) })?.cast_unsigned();
         if number == 0 || number > most {
@@ -80,6 +81,18 @@ impl Processes {
         // SAFETY: the plugin made the descriptor for this caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
+}
+
+/// Prints, once, that the plugin of the device has no process numbers.
+fn without_numbers() -> Errno {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        cface::say!(
+            "ferroverbs: librdmacm: the device's plugin has no process numbers \
+             (ferroverbs_plugin_ext); install plugin and librdmacm of one release"
+        );
+    });
+    Errno::EOPNOTSUPP
 }
 
 /// A number, or the errno of a negative result.
@@ -128,8 +141,13 @@ impl ProcessWatches {
             let ready = descriptors::epoll_ready::<MOST>(&self.epoll);
             let count = ready.len();
             let numbers = ready.into_iter().filter_map(|token| u32::try_from(token).ok());
-            // Dropping the descriptor removes it from the set.
-            ended.extend(numbers.filter(|number| self.descriptors.remove(number).is_some()));
+            let epoll = &self.epoll;
+            // Closing the descriptor does not remove it from the set while a child of fork(2) has a
+            // copy. Without an entry the set has nothing else to report, so the loop ends.
+            ended.extend(numbers.filter(|number| {
+                let process = self.descriptors.remove(number);
+                process.is_some_and(|fd| descriptors::epoll_remove(epoll, &fd).is_ok())
+            }));
             if count < MOST {
                 return ended;
             }
@@ -145,12 +163,14 @@ mod tests {
     fn an_ended_process_is_reported_once() {
         let mut watches = ProcessWatches::new().expect("a descriptor");
         // The read end of a pipe without a writer stands for an ended process: poll(2) reports it.
-        let mut live = vec![];
+        let (mut live, mut copies) = (vec![], vec![]);
         for number in 1..=40_u32 {
             let (read, write) = std::io::pipe().expect("a pipe");
             let process = OwnedFd::from(read);
             let fd = process.as_raw_fd();
             descriptors::epoll_add(watches.fd(), fd, libc::EPOLLIN, number.into()).expect("room");
+            // A child of fork(2) has a copy of the descriptor.
+            copies.push(process.try_clone().expect("a copy"));
             watches.descriptors.insert(number, process);
             if number % 2 != 0 {
                 live.push(write);

@@ -21,14 +21,14 @@ pub(super) unsafe extern "C" fn process_number(context: *mut ibv_context) -> c_i
     unsafe { Context::of(context) }.adapter.fabric.slot().into()
 }
 
-/// Whether a live process has the number: 1 or 0.
+/// Whether a live process has the number: 1 or 0. An unknown state is 1.
 ///
 /// # Safety
 /// `context` is an open context of this provider.
 pub(super) unsafe extern "C" fn is_process(context: *mut ibv_context, number: c_int) -> c_int {
     // SAFETY: the caller's context is open for the whole call.
     let fabric = unsafe { &Context::of(context).adapter.fabric };
-    slot(number).is_some_and(|slot| fabric.is_occupied(slot)).into()
+    slot(number).is_some_and(|slot| fabric.may_be_occupied(slot)).into()
 }
 
 /// A new descriptor that is readable from the end of the process on, or `-errno`.

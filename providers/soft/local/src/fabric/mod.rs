@@ -374,6 +374,11 @@ impl Fabric {
         slot == self.slot() || self.core.lease.owner(slot).is_some()
     }
 
+    /// Whether a process may own this slot now: false only if the kernel says that none does.
+    pub fn may_be_occupied(&self, slot: u16) -> bool {
+        slot == self.slot() || self.core.lease.examine_owner(slot) != Ok(None)
+    }
+
     /// Whether the process in this slot is stopped and answers nothing. False if the state is
     /// unknown, as in another pid namespace.
     pub fn is_stopped(&self, slot: u16) -> bool {
@@ -389,7 +394,7 @@ impl Fabric {
     /// namespace; else the errno of pidfd_open(2), for example `EMFILE`, or `ENOSYS` before Linux
     /// 5.3.
     pub fn watch_process(&self, slot: u16) -> Result<OwnedFd, Errno> {
-        let owner = || self.core.lease.owner(slot).ok_or(Errno::ESRCH);
+        let owner = || self.core.lease.examine_owner(slot)?.ok_or(Errno::ESRCH);
         let pid = owner()?;
         if pid <= 0 {
             return Err(Errno::EOPNOTSUPP);

@@ -148,6 +148,14 @@ impl Lease {
         self.file.get().owner(slot)
     }
 
+    /// As [`Self::owner`], with the error of a lock that cannot be examined.
+    ///
+    /// # Errors
+    /// Of fcntl(2), for example `ENOLCK`.
+    pub(super) fn examine_owner(&self, slot: u16) -> Result<Option<pid_t>, Errno> {
+        self.file.get().examine(slot)
+    }
+
     /// The owned slots below `end`, including this process's slot.
     pub(super) fn owned(&self, end: u16) -> Vec<u16> {
         self.file.get().owned(end)

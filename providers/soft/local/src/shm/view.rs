@@ -263,12 +263,12 @@ impl View {
     pub fn take_qp_arrivals(&self, f: impl FnMut(usize)) {
         let summaries = &self.rings_head().qp_arrival_summary;
         if summaries.iter().fold(0, |all, one| all | one.load(Ordering::Relaxed)) != 0 {
-            self.take_rung(f);
+            self.take_set_flags(f);
         }
     }
 
     #[cold]
-    fn take_rung(&self, mut f: impl FnMut(usize)) {
+    fn take_set_flags(&self, mut f: impl FnMut(usize)) {
         let head = self.rings_head();
         for (s, summary) in head.qp_arrival_summary.iter().enumerate() {
             take_bits(summary, |w| {
