@@ -247,7 +247,8 @@ impl<V: Vendor> Kernel<V> {
             .u32(offset_of!(Response, max_srq), limits.max_srq)
             .u32(
                 offset_of!(Response, max_srq_wr),
-                if limits.max_srq > 0 { limits.max_qp_wr } else { 0 },
+                // libmlx5 makes queues of a power of two entries, one of which stays free.
+                if limits.max_srq > 0 { limits.max_qp_wr - 1 } else { 0 },
             )
             .u32(
                 offset_of!(Response, max_srq_sge),

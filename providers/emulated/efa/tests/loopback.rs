@@ -1,6 +1,9 @@
 //! The engine as a provider uses it: commands, queues, doorbells and completion entries, over a
 //! data path of the test.
 
+// Builds without debug assertions have no fuzzing entries, whose memory this test uses.
+#![cfg(debug_assertions)]
+
 use emulated_commands::fields::{Fields, Structure};
 use emulated_commands::kernel::{Answer, Kernel, WriteRequest};
 use emulated_commands::refusal::Refusal;

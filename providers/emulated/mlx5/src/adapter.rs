@@ -138,6 +138,9 @@ const fn remote(of: RemoteAddress) -> Remote {
     Remote { address: of.addr, rkey: of.rkey }
 }
 
+/// The longest message in bytes.
+const MAX_MESSAGE: u64 = 1 << 31;
+
 /// Fills `request` from an entry.
 ///
 /// # Errors
@@ -203,6 +206,9 @@ fn fill(entry: &wqe::Request<'_>, request: &mut WorkRequest) -> Result<(), Malfo
     }
     if request.segments.len() > MAX_SGE {
         return Err(Malformed::TooManySegments);
+    }
+    if request.len() > MAX_MESSAGE {
+        return Err(Malformed::Size);
     }
     Ok(())
 }
@@ -369,7 +375,8 @@ impl Vendor for Mlx5 {
         memory: &mut dyn QueueMemory,
     ) -> Result<Made<Srq>, Refusal> {
         let NewSrq { max_wr, max_sge, number } = *core;
-        if max_wr > MAX_WR || max_sge > self.limits().max_sge {
+        // libmlx5 rounds the number of segments up to what fills an entry: 30 becomes 31.
+        if max_wr > MAX_WR || max_sge as usize > MAX_SGE {
             return Err(Refusal::Invalid);
         }
         let CreateSrq { buffer, record, geometry, .. } =

@@ -49,7 +49,8 @@ impl Geometry {
     /// Bytes of the queue.
     #[must_use]
     pub const fn len(&self) -> usize {
-        (self.entries as usize) << self.shift
+        // An empty queue may have any shift: the program does not use the field.
+        if self.is_empty() { 0 } else { (self.entries as usize) << self.shift }
     }
 
     /// Whether the QP has no receive queue of its own.
@@ -131,6 +132,15 @@ impl ReceiveQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_without_entries_has_no_bytes_whatever_its_shift() {
+        for shift in [0, 10, 63, 64, u32::MAX] {
+            let geometry = Geometry { offset: 0, entries: 0, shift, is_signed: false };
+            assert_eq!(geometry.len(), 0);
+            assert!(ReceiveQueue::new(geometry).is_some());
+        }
+    }
 
     fn store(bytes: &mut [u8], at: usize, count: u32, lkey: u32, addr: u64) {
         bytes[at..at + UNIT].copy_from_slice(&Data { count, lkey, addr }.emit().0);

@@ -161,6 +161,9 @@ pub(super) unsafe extern "C" fn close_device(cmd_fd: c_int) {
 pub(super) unsafe extern "C" fn command(cmd_fd: c_int, message: *mut ib_uverbs_ioctl_hdr) -> c_int {
     let run = || {
         with(cmd_fd, |context| {
+            // Before the command, which may destroy a QP: libmlx5 frees the entries of an SRQ by
+            // the completions of the QP.
+            let _ = context.progress();
             let Context { kernel, memory, carrier, .. } = context;
             let run = |request: &call::Request<'_>| match request {
                 call::Request::Write(sent) => {

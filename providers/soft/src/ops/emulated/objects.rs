@@ -339,14 +339,14 @@ fn receive_of(id: u64, list: &mut [ibv_sge]) -> ibv_recv_wr {
 }
 
 impl Qp {
-    /// A QP of `kind` (`IBV_QPT_*`). With `is_named` its number maps to one of the device.
+    /// A QP of `kind` (`IBV_QPT_*`). With `has_low_number` its number maps to one of the device.
     pub(super) fn new(
         kind: u32,
         pd: &Arc<Pd>,
         cq: &Arc<Cq>,
         srq: Option<&Arc<Srq>>,
         cap: ibv_qp_cap,
-        is_named: bool,
+        has_low_number: bool,
     ) -> Result<Self, Errno> {
         let init = ibv_qp_init_attr {
             qp_context: null_mut(),
@@ -358,7 +358,7 @@ impl Qp {
             sq_sig_all: 0,
         };
         // SAFETY: live objects, which the owner keeps.
-        let object = unsafe { qp::create_for_emulation(pd.as_ptr(), &init, is_named)? };
+        let object = unsafe { qp::create_for_emulation(pd.as_ptr(), &init, has_low_number)? };
         let keeps = QpNeeds { pd: Arc::clone(pd), cq: Arc::clone(cq), srq: srq.cloned() };
         Ok(Self { object: non_null(object)?, keeps })
     }
@@ -406,14 +406,15 @@ impl Qp {
     }
 }
 
-/// A signalled request of a send queue, with its list of segments.
+/// A request of a send queue, with its list of segments.
 pub(super) struct SendRequest<'a> {
     wr: ibv_send_wr,
     _list: &'a mut [ibv_sge],
 }
 
 impl<'a> SendRequest<'a> {
-    /// A request of `opcode` (`IBV_WR_*`) over the segments of `list`.
+    /// A request of `opcode` (`IBV_WR_*`) over the segments of `list`: signalled, unless
+    /// [`Self::flags`] says otherwise.
     pub(super) fn new(id: u64, opcode: u32, list: &'a mut [ibv_sge]) -> Self {
         let mut wr: ibv_send_wr = Zeroed::zeroed();
         wr.wr_id = id;

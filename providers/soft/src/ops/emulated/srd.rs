@@ -505,6 +505,10 @@ impl Srd {
             // The old connection of that QP failed, or the QP is new.
             if let Some(old) = self.incoming.remove(&peer) {
                 self.peers.remove(&old.qp.number());
+                // A sender with an earlier Q_Key must ask again, and then learns that the key is
+                // wrong.
+                let closed = Message { token: old.token, body: Body::Closed };
+                send_handshake(&self.control, &old.ah, peer.1, closed);
             }
             match self.responder(peer, token, qpn, local) {
                 Ok(qp) => {
