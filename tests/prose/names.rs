@@ -6,8 +6,10 @@ use std::path::Path;
 
 use syn::visit::{self, Visit};
 
-/// Folders of the shipped crates. Crate `abi` has the names of the C library.
-const SHIPPED: [&str; 5] = ["src/", "provider-loader/", "providers/", "rdmacm/", "layers/"];
+/// Folders of shipped crates whose names the test checks: not yet `cface/` and `cli/`. Crate `abi`
+/// has the names of the C library. The test does not see functions within macro calls.
+const SHIPPED: [&str; 6] =
+    ["src/", "provider-loader/", "providers/", "rdmacm/", "layers/", "netlink/"];
 
 /// Words that name no value and no action. A field takes the noun of its value, a function the
 /// verb of its action.

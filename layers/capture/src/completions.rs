@@ -58,7 +58,7 @@ impl CapturedQp {
                     self.write_packets(&flight, time, state.mtu, state.peer, state.qkey);
                 }
                 self.answered(state, &flight, (index == at).then_some(done), time, &begin);
-                state.keep_in_flight(flight);
+                state.recycle(flight);
             }
             return;
         }

@@ -228,7 +228,7 @@ impl Watcher for Capture {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {
             Call::create_qp | Call::create_qp_ex if result != 0 => {
-                let (number, most, inline) = (arg(0) as u32, arg(5) as u32, arg(7) as u32);
+                let (number, most, inline) = (arg(0) as u32, larger_half(arg(5)), arg(7) as u32);
                 let made = CreatedQp { number, max_requests: most, inline, srq: arg(4) };
                 let _ = CREATED.try_with(|cell| cell.set(made));
             }
@@ -446,4 +446,9 @@ fn datagram_route(known: &CapturedQp, qp: &Qp, post: &Post) -> Option<(Route, bo
     // plugin that reports.
     let is_wired = reports_packets && unsafe { wire::is_wired(qp.at as *mut _, post.ah as *mut _) };
     Some((way, is_wired))
+}
+/// The larger of the two capacities in a word of the tap: sends in the lower half, receives in the
+/// upper half.
+fn larger_half(word: u64) -> u32 {
+    (word as u32).max((word >> 32) as u32)
 }

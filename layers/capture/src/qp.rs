@@ -44,7 +44,7 @@ pub(crate) struct CapturedQp {
     pub(crate) passes_filters: bool,
     /// Address of the shared receive queue; 0 for a QP with its own receive queue.
     pub(crate) srq: usize,
-    max_receives: usize,
+    max_requests: usize,
     /// Most bytes of an inline request.
     inline: u64,
     pub(crate) packets: u32,
@@ -104,7 +104,7 @@ impl HasLocks for CapturedQp {
 }
 
 impl CapturedQp {
-    /// Makes the record of a new QP, whose send queue takes `most` requests with `inline` bytes
+    /// Makes the record of a new QP, whose larger queue takes `most` requests with `inline` bytes
     /// inline.
     pub(crate) fn new(qp: &Qp, srq: usize, most: usize, inline: u32) -> Self {
         let wanted = settings().passes(&qp.ctx.device, qp.number);
@@ -135,7 +135,7 @@ impl CapturedQp {
             context: qp.ctx.at,
             passes_filters: wanted,
             srq,
-            max_receives: if most == 0 { MAX_REQUESTS } else { most },
+            max_requests: if most == 0 { MAX_REQUESTS } else { most },
             inline: inline.into(),
             packets,
             events,
@@ -146,7 +146,7 @@ impl CapturedQp {
 
     /// Number of the QP's own receives that are kept.
     pub(crate) fn max_kept_receives(&self) -> usize {
-        self.max_receives
+        self.max_requests
     }
 
     pub(crate) fn is_reliable(&self) -> bool {
@@ -214,7 +214,7 @@ impl CapturedQp {
         flight.psns = request::psns(post.opcode, post.bytes, mtu);
         flight.is_broken = state.is_broken;
         state.next = state.next.add(flight.psns);
-        if state.flights.len() >= self.max_receives.max(16) {
+        if state.flights.len() >= self.max_requests.max(16) {
             // The oldest request was unsignaled, and its completion never came.
             let old = state.flights.pop_front();
             state.spare.extend(old);
@@ -238,7 +238,7 @@ impl CapturedQp {
             if state.next.since(flight.first) > 0 {
                 state.next = flight.first;
             }
-            state.keep_in_flight(flight);
+            state.recycle(flight);
         }
     }
 
@@ -352,7 +352,8 @@ impl CapturedQp {
 }
 
 impl QpState {
-    pub(crate) fn keep_in_flight(&mut self, flight: Box<InFlight>) {
+    /// Keeps the memory of an ended request for a later one.
+    pub(crate) fn recycle(&mut self, flight: Box<InFlight>) {
         if self.spare.len() < SPARE {
             self.spare.push(flight);
         }

@@ -148,12 +148,12 @@ fn region(qp: &Qp, post: &Post) -> EntryRef {
     let known = KEYS.get(key(qp.ctx.at, lkey));
     known
         .filter(|region| {
-            region.context == qp.ctx.at && region.lkey == lkey && region.entry.is_object
+            region.context == qp.ctx.at && region.lkey == lkey && region.entry.has_own_entry
         })
         .map_or(EntryRef::NONE, |region| region.entry)
 }
 
-fn record_qp(made: CreatedQp) {
+fn keep_creation(made: CreatedQp) {
     let _ = CREATED.try_with(|cell| cell.set(made));
 }
 
@@ -240,7 +240,7 @@ impl Watcher for Stats {
         let arg = |index: usize| args.get(index).copied().unwrap_or(0);
         match call {
             Call::attach => opened(arg(0) as usize, times.start),
-            Call::create_qp | Call::create_qp_ex if result != 0 => record_qp(CreatedQp {
+            Call::create_qp | Call::create_qp_ex if result != 0 => keep_creation(CreatedQp {
                 number: arg(0) as u32,
                 max_requests: arg(5) as u32,
                 send_cq: arg(2),
@@ -345,7 +345,7 @@ impl Watcher for Stats {
         if let Some(flight) = flight.filter(|_| ok) {
             let took = at.saturating_sub(flight.posted_ns);
             known.entry.latency(took);
-            if cq.is_object {
+            if cq.has_own_entry {
                 cq.latency(took);
             }
             flight.region.latency(took);

@@ -55,15 +55,15 @@ pub(crate) struct EntryRef {
     generation: u32,
     index: u32,
     /// Whether the entry is the object's own, not its device's.
-    pub(crate) is_object: bool,
+    pub(crate) has_own_entry: bool,
 }
 
 impl EntryRef {
     /// No entry.
-    pub(crate) const NONE: Self = Self { generation: 0, index: 0, is_object: false };
+    pub(crate) const NONE: Self = Self { generation: 0, index: 0, has_own_entry: false };
     /// The entry of the process, once the file exists.
     fn process() -> Self {
-        Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, is_object: true }
+        Self { generation: GENERATION.load(Ordering::Relaxed), index: 0, has_own_entry: true }
     }
 
     /// A word of the entry. `None` for an entry of the parent's file, which may still be mapped.
@@ -104,7 +104,7 @@ impl EntryRef {
     #[inline]
     pub(crate) fn depth(self, depth: u64) {
         // The depth of a device is a sum, which is not known here.
-        if !self.is_object {
+        if !self.has_own_entry {
             return;
         }
         if let (Some(now), Some(most)) =
@@ -131,7 +131,7 @@ impl EntryRef {
 
     /// Stores a property of the object.
     pub(crate) fn set_property(self, which: usize, value: u64) {
-        if let (true, Some(word)) = (self.is_object, self.word(AT_ABOUT + which)) {
+        if let (true, Some(word)) = (self.has_own_entry, self.word(AT_ABOUT + which)) {
             word.store(value, Ordering::Relaxed);
         }
     }
@@ -188,14 +188,14 @@ pub(crate) fn object(
             }
             entry_at(index, true)
         }
-        None => EntryRef { is_object: false, ..device },
+        None => EntryRef { has_own_entry: false, ..device },
     }
 }
 
 /// Marks the entry of a destroyed object. The entry stays until another object needs it.
 pub(crate) fn mark_destroyed(place: EntryRef, now: u64) {
     let mut state = ENTRIES.lock();
-    if place.is_object && place.word(0).is_some() {
+    if place.has_own_entry && place.word(0).is_some() {
         place.depth(0);
         store(place.index as usize, AT_GONE, now);
         state.destroyed.push_back(place.index as usize);
@@ -204,7 +204,7 @@ pub(crate) fn mark_destroyed(place: EntryRef, now: u64) {
 
 fn entry_at(index: usize, own: bool) -> EntryRef {
     let generation = GENERATION.load(Ordering::Relaxed);
-    EntryRef { generation, index: u32::try_from(index).unwrap_or(0), is_object: own }
+    EntryRef { generation, index: u32::try_from(index).unwrap_or(0), has_own_entry: own }
 }
 
 /// A word of the head or of an entry. The caller holds `ENTRIES`, and its index is below the

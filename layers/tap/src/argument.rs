@@ -16,11 +16,11 @@ use abi::{
     IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_MAX_TSO_HEADER, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ,
     IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
-    IBV_WQ_INIT_ATTR_FLAGS, QpAttrMask, Zeroed, ibv_async_event, ibv_comp_channel, ibv_cq,
-    ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind, ibv_mw_bind_info,
-    ibv_ops_wr, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_init_attr_ex,
-    ibv_srq, ibv_srq_init_attr_ex, ibv_wq_init_attr, rdma_cm_event, rdma_cm_id, rdma_event_channel,
-    verbs_mr,
+    IBV_WQ_ATTR_FLAGS, IBV_WQ_INIT_ATTR_FLAGS, QpAttrMask, Zeroed, ibv_async_event,
+    ibv_comp_channel, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_gid, ibv_mr, ibv_mw, ibv_mw_bind,
+    ibv_mw_bind_info, ibv_ops_wr, ibv_parent_domain_init_attr, ibv_pd, ibv_qp, ibv_qp_attr,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_srq_init_attr_ex, ibv_wq_attr, ibv_wq_init_attr,
+    rdma_cm_event, rdma_cm_id, rdma_event_channel, verbs_mr,
 };
 
 use crate::requests::Requests;
@@ -59,7 +59,7 @@ structures! {
     ibv_modify_cq_attr ibv_mr_init_attr ibv_qp_attach_comp_cntr_attr ibv_qp_init_attr
     ibv_qp_open_attr ibv_qp_rate_limit_attr ibv_query_device_ex_input
     ibv_rwq_ind_table_init_attr ibv_srq_attr ibv_srq_init_attr ibv_td_init_attr ibv_values_ex
-    ibv_wq_attr ibv_xrcd_init_attr rdma_conn_param
+    ibv_xrcd_init_attr rdma_conn_param
 }
 
 impl<'a, T> Arg<'a, T> {
@@ -114,7 +114,7 @@ impl<'a, T> Arg<'a, T> {
 macro_rules! extended {
     ($type:ident, $mask:ident: $($always:ident)+; $($bit:ident $named:ident)*) => {
         impl Arg<'_, $type> {
-            /// A copy of the structure, in which members that `comp_mask` does not name are zero;
+            /// A copy of the structure, in which members that its mask does not name are zero;
             /// `None` for NULL.
             #[must_use]
             pub fn read_named(self) -> Option<$type> {
@@ -136,6 +136,8 @@ macro_rules! extended {
     };
 }
 
+extended! { ibv_wq_attr, attr_mask: wq_state curr_wq_state; IBV_WQ_ATTR_FLAGS flags
+IBV_WQ_ATTR_FLAGS flags_mask }
 extended! { ibv_qp_init_attr_ex, comp_mask: qp_context send_cq recv_cq srq cap qp_type sq_sig_all;
     IBV_QP_INIT_ATTR_PD pd
     IBV_QP_INIT_ATTR_XRCD xrcd

@@ -11,18 +11,19 @@ use abi::{
     IBV_CQ_ATTR_MODERATE, IBV_CQ_INIT_ATTR_MASK_FLAGS, IBV_CQ_INIT_ATTR_MASK_PD,
     IBV_REG_MR_MASK_ADDR, IBV_REG_MR_MASK_FD, IBV_REG_MR_MASK_FD_OFFSET, IBV_REG_MR_MASK_IOVA,
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TM, IBV_SRQ_INIT_ATTR_TYPE,
-    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC, IBV_WQ_INIT_ATTR_FLAGS, IBV_XRCD_INIT_ATTR_FD,
-    IBV_XRCD_INIT_ATTR_OFLAGS, ibv_advise_mr_advice, ibv_ah, ibv_ah_attr, ibv_alloc_dm_attr,
-    ibv_async_event, ibv_comp_channel, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr,
-    ibv_context, ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_cq, ibv_cq_ex,
-    ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm, ibv_ece, ibv_flow, ibv_flow_action,
-    ibv_flow_action_esp_attr, ibv_flow_attr, ibv_gid, ibv_modify_cq_attr, ibv_mr, ibv_mr_init_attr,
-    ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_ops_wr, ibv_parent_domain_init_attr, ibv_pd,
-    ibv_port_attr, ibv_qp, ibv_qp_attach_comp_cntr_attr, ibv_qp_attr, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_query_device_ex_input,
-    ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_sge, ibv_srq, ibv_srq_attr,
-    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex, ibv_wq,
-    ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, verbs_context_ops, verbs_mr,
+    IBV_SRQ_INIT_ATTR_XRCD, IBV_SRQT_BASIC, IBV_WQ_ATTR_FLAGS, IBV_WQ_INIT_ATTR_FLAGS,
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_advise_mr_advice, ibv_ah, ibv_ah_attr,
+    ibv_alloc_dm_attr, ibv_async_event, ibv_comp_channel, ibv_comp_cntr, ibv_comp_cntr_caps,
+    ibv_comp_cntr_init_attr, ibv_context, ibv_counter_attach_attr, ibv_counters,
+    ibv_counters_init_attr, ibv_cq, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_device_attr_ex, ibv_dm,
+    ibv_ece, ibv_flow, ibv_flow_action, ibv_flow_action_esp_attr, ibv_flow_attr, ibv_gid,
+    ibv_modify_cq_attr, ibv_mr, ibv_mr_init_attr, ibv_mw, ibv_mw_bind, ibv_mw_type, ibv_ops_wr,
+    ibv_parent_domain_init_attr, ibv_pd, ibv_port_attr, ibv_qp, ibv_qp_attach_comp_cntr_attr,
+    ibv_qp_attr, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr,
+    ibv_query_device_ex_input, ibv_rwq_ind_table, ibv_rwq_ind_table_init_attr, ibv_sge, ibv_srq,
+    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_td, ibv_td_init_attr, ibv_values_ex,
+    ibv_wq, ibv_wq_attr, ibv_wq_init_attr, ibv_xrcd, ibv_xrcd_init_attr, verbs_context_ops,
+    verbs_mr,
 };
 
 use crate::argument::{Argument, Next, Returned};
@@ -116,6 +117,14 @@ pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Device>> {
 macro_rules! named {
     ($attr:ident, $bit:ident, $($member:ident).+) => {
         if u64::from((*$attr).comp_mask) & u64::from($bit) != 0 { (*$attr).$($member).+ as u64 } else { 0 }
+    };
+}
+
+/// A flag member of `ibv_wq_attr` that its mask names, and otherwise 0: an older program's
+/// structure ends before the flags.
+macro_rules! wq_flags {
+    ($attr:ident, $member:ident) => {
+        if (*$attr).attr_mask & IBV_WQ_ATTR_FLAGS != 0 { (*$attr).$member } else { 0 }
     };
 }
 
@@ -292,7 +301,7 @@ calls! {
         at, (*attr).wq_type, (*attr).max_wr, (*attr).max_sge, (*attr).pd, (*attr).cq, (*attr).comp_mask, named!(attr, IBV_WQ_INIT_ATTR_FLAGS, create_flags)
     ];
     recorded modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int, of (*wq).context, [
-        wq, (*attr).attr_mask, (*attr).wq_state, (*attr).curr_wq_state, (*attr).flags, (*attr).flags_mask
+        wq, (*attr).attr_mask, (*attr).wq_state, (*attr).curr_wq_state, wq_flags!(attr, flags), wq_flags!(attr, flags_mask)
     ];
     recorded destroy_wq(wq: *mut ibv_wq) -> c_int, of (*wq).context, [wq];
     recorded create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow, of (*qp).context, [

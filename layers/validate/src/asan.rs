@@ -40,14 +40,14 @@ pub(crate) fn begin(writes_itself: bool, on_report: OnReport) -> bool {
     }
     let ends = writes_itself && !is_suppressed() && !OFF.swap(true, Ordering::Relaxed);
     if ends {
-        report(
+        print_notice(
             "suppressions of AddressSanitizer need a line interceptor_via_lib:libsoft (ASAN_OPTIONS=suppressions=FILE), or it takes the software device for the program",
         );
     }
     ends
 }
 
-fn report(why: &str) {
+fn print_notice(why: &str) {
     cface::say!("ferroverbs validate: MR-10 tells nothing: {why}");
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn is_on() -> bool {
 fn find_sanitizer(callback: OnReport) -> Option<Sanitizer> {
     let sanitizer = Sanitizer::find(callback);
     if sanitizer.is_none() {
-        report("the program is not built with -fsanitize=address");
+        print_notice("the program is not built with -fsanitize=address");
     }
     sanitizer
 }

@@ -218,7 +218,7 @@ impl OtherCalls for Validate {
 
         "ibv_modify_wq" Ob09
         fn modify_wq(wq: Arg<'_, ibv_wq>, attr: Arg<'_, ibv_wq_attr>);
-        |_facts, _errno| judge_structure("wq_attr", attr.read(), queues::modify_wq);
+        |_facts, _errno| judge_structure("wq_attr", attr.read_named(), queues::modify_wq);
 
         "ibv_read_counters" Ob09
         fn read_counters(counters: Arg<'_, ibv_counters>, values: Arg<'_, u64>, count: u32, flags: u32);

@@ -9,8 +9,8 @@ use cface::shared::StaticMutex;
 use crate::checks::element::{KeyFault, Mr};
 use crate::checks::finding::Stack;
 
-/// Number of destroyed objects that are remembered.
-pub(crate) const MAX_DEREGISTERED: usize = 512;
+/// Most entries of each list of past objects and keys.
+pub(crate) const MAX_HISTORY: usize = 512;
 
 /// The record of a memory window.
 #[derive(Clone, Copy, Debug)]
@@ -94,7 +94,7 @@ pub(crate) fn remove(ctx: usize, lkey: u32, stack: Stack) -> Option<Mr> {
     let mut regions = REGIONS.lock();
     let region = regions.registered.remove(&(ctx, lkey));
     regions.deregistered.push_back((ctx, lkey, stack));
-    if regions.deregistered.len() > MAX_DEREGISTERED {
+    if regions.deregistered.len() > MAX_HISTORY {
         regions.deregistered.pop_front();
     }
     EPOCH.fetch_add(1, Ordering::Release);
@@ -155,7 +155,7 @@ pub(crate) fn replace_key(ctx: usize, mw: usize, now: u32) {
     }
     regions.stale.retain(|(c, key, _)| (*c, *key) != (ctx, now));
     regions.stale.push_back((ctx, before, now));
-    if regions.stale.len() > MAX_DEREGISTERED {
+    if regions.stale.len() > MAX_HISTORY {
         regions.stale.pop_front();
     }
 }

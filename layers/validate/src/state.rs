@@ -24,7 +24,7 @@ use crate::digest::Digests;
 use crate::iterator::Extended;
 use crate::overlap::{self, Fetches, KEYS, PostedTo};
 use crate::provider::Provider;
-use crate::regions::{Cache, MAX_DEREGISTERED};
+use crate::regions::{Cache, MAX_HISTORY};
 use crate::report::About;
 use crate::stack::Site;
 
@@ -452,7 +452,7 @@ pub(crate) fn record_destruction(kind: &'static str, at: usize) {
     let stack = crate::stack::current_stack();
     let mut gone = DESTROYED.lock();
     gone.push_back((kind, at, stack));
-    if gone.len() > MAX_DEREGISTERED {
+    if gone.len() > MAX_HISTORY {
         gone.pop_front();
     }
 }

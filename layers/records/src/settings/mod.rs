@@ -27,7 +27,7 @@ pub fn words(text: &str, mut set: impl FnMut(&str, &str) -> Result<(), String>) 
 /// The lines for the words in `text` that the layer `layer` does not understand. Empty for a layer
 /// of other origin.
 #[must_use]
-pub fn unknown_words(layer: &str, text: &str) -> Vec<String> {
+pub fn refused_words(layer: &str, text: &str) -> Vec<String> {
     match layer {
         "validate" => validate::Settings::parse(text).1,
         "trace" => trace::Settings::parse(text).1,

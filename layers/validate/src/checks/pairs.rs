@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_qp_that_is_busy_is_in_a_group_or_in_a_rule() {
+    fn a_busy_qp_without_a_group_is_in_a_rule() {
         assert!(wrong_texts(&destroy_qp())[0].contains("ibv_create_flow"));
     }
 
