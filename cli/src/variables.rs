@@ -3,8 +3,9 @@
 //! No library reads a variable such as `FERROVERBS_SOFT_FAULT`, so the program would run without
 //! the faults that the user asked for.
 
+use provider_loader::layers;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
 /// The beginning of every variable of Ferroverbs.
@@ -13,6 +14,9 @@ const PREFIX: &str = "FERROVERBS_";
 const OF_SOFT: &str = "FERROVERBS_SOFT_";
 /// Two names below this similarity (Jaro-Winkler, 0 to 1, without the prefix) are different words.
 const CLOSE: f64 = 0.93;
+
+/// Earlier names and the present ones.
+const RENAMED: [(&str, &str); 1] = [("FERROVERBS_SOFT_WEATHER", "FERROVERBS_SOFT_IMPAIRMENT")];
 
 /// Every variable that a library, a layer, the device or the command reads (settings.md).
 const VARIABLES: [&str; 32] = [
@@ -55,6 +59,7 @@ const VARIABLES: [&str; 32] = [
 /// # Errors
 /// A line with a name that nothing reads and that looks mistyped, and the similar setting.
 pub(crate) fn check_names(command: &Command) -> crate::Result<()> {
+    let layers = layer_variables(command);
     let removed: BTreeSet<_> =
         command.get_envs().filter(|(_, value)| value.is_none()).map(|(name, _)| name).collect();
     let inherited = std::env::vars_os().map(|(name, _)| name);
@@ -62,7 +67,23 @@ pub(crate) fn check_names(command: &Command) -> crate::Result<()> {
     inherited
         .filter(|name| !removed.contains(name.as_os_str()))
         .chain(added.map(|(name, _)| name.to_owned()))
+        .filter(|name| !layers.contains(name))
         .try_for_each(|name| check_name(&name))
+}
+
+/// The variables of the layers that the command will have, which may be layers of others.
+fn layer_variables(command: &Command) -> Vec<OsString> {
+    let set = command.get_envs().find(|(name, _)| *name == OsStr::new(layers::SETTING));
+    let value = match set {
+        Some((_, value)) => value.map(OsStr::to_owned),
+        None => std::env::var_os(layers::SETTING),
+    };
+    let text = value.unwrap_or_default().to_string_lossy().into_owned();
+    let names = layers::split_names(&text);
+    names
+        .into_iter()
+        .map(|layer| format!("{PREFIX}{}", layer.to_ascii_uppercase()).into())
+        .collect()
 }
 
 /// Names with another beginning are not ours; a name without a similar setting may belong to
@@ -71,6 +92,9 @@ fn check_name(name: &OsStr) -> crate::Result<()> {
     let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { return Ok(()) };
     if VARIABLES.contains(&name) {
         return Ok(());
+    }
+    if let Some((old, new)) = RENAMED.iter().find(|(old, _)| *old == name) {
+        return Err(format!("{old} is no setting; its name is {new} now"));
     }
     match similar(name) {
         Some(setting) => Err(format!("{name} is no setting; did you mean {setting}?")),
@@ -112,6 +136,22 @@ mod tests {
             let why = check(mistyped).expect_err(mistyped);
             assert_eq!(why, format!("{mistyped} is no setting; did you mean {setting}?"));
         }
+    }
+
+    #[test]
+    fn an_earlier_name_leads_to_the_present_one() {
+        let why = check("FERROVERBS_SOFT_WEATHER").expect_err("renamed");
+        assert!(why.ends_with("its name is FERROVERBS_SOFT_IMPAIRMENT now"), "{why}");
+    }
+
+    #[test]
+    fn a_layer_of_others_has_its_variable() {
+        let mut command = Command::new("true");
+        command.env("FERROVERBS_TRACER", "depth=3");
+        let why = check_names(&command).expect_err("no such layer");
+        assert!(why.contains("did you mean FERROVERBS_TRACE?"), "{why}");
+        command.env("FERROVERBS_LAYERS", "validate,tracer");
+        assert_eq!(check_names(&command), Ok(()));
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod first_steps;
 mod packaging;
 mod wheel;
 
-use crate::{Bench, Checks, Tally, Tier};
+use crate::{Bench, Checks, Load, Tally, Tier};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,9 @@ const BOOTSTRAP: Duration = Duration::from_secs(900);
 pub(super) fn register(checks: &mut Checks) {
     checks.many("packages", all).limit(Duration::from_secs(1800));
     checks.tier(Tier::Full);
-    checks.many("first steps", first_steps::check).limit(Duration::from_secs(1800));
+    // Both checks replace target/dist, so this one runs after the others.
+    let first_steps = checks.many("first steps", first_steps::check);
+    first_steps.limit(Duration::from_secs(1800)).load(Load::Alone);
 }
 
 fn all(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {

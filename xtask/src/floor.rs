@@ -122,7 +122,7 @@ impl Maker<'_> {
         let table = self.ask(Job::new("readelf").args(["--dyn-syms", "--wide"]).arg(library))?;
         let symbols = chosen(&table);
         // What the binaries were linked with before is still there.
-        let made = format!("{table}\n{script}{SHIMS}");
+        let made = format!("{table}\n{script}{}", include_str!("floor.rs"));
         let mark = self.folder.join("made-from");
         if fs::read_to_string(&mark).is_ok_and(|before| before == made) {
             return Ok(());

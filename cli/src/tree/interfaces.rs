@@ -45,8 +45,25 @@ fn interfaces(devices: &[DeviceFacts]) -> BTreeMap<&str, String> {
 pub(super) fn attach_all(sys: &Path, devices: &[DeviceFacts]) -> std::io::Result<()> {
     // A mount below a shared mount would appear at the origin of the bind mount, too.
     mount_change(sys, MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+    uncover(sys)?;
     for (interface, slot) in interfaces(devices) {
         attach(sys, interface, &slot)?;
+    }
+    Ok(())
+}
+
+/// Shows the kernel's folders where an older tree covers them. The links of an older cover lead
+/// into the bus folder of the older tree, which the new tree does not show.
+fn uncover(sys: &Path) -> std::io::Result<()> {
+    let older = bus(Path::new("/sys")).join("kernel");
+    for entry in fs::read_dir(older).into_iter().flatten().flatten() {
+        let Ok(shown) = Path::new("/sys/class/net").join(entry.file_name()).canonicalize() else {
+            continue;
+        };
+        let Ok(inner) = shown.strip_prefix("/sys/devices") else { continue };
+        if entry.path().join("ifindex").exists() {
+            mount_bind_recursive(&entry.path(), &sys.join("devices").join(inner))?;
+        }
     }
     Ok(())
 }
@@ -76,6 +93,11 @@ fn attach(sys: &Path, interface: &str, slot: &str) -> std::io::Result<()> {
     let older = bus(Path::new("/sys")).join("kernel").join(interface);
     let source = if older.join("ifindex").exists() { &older } else { &shown };
     if !is_own(source, interface) || source.join(DEVICE).join("infiniband").exists() {
+        return Ok(());
+    }
+    // An interface that got another name keeps its cover.
+    let is_covered = |to: PathBuf| to.iter().any(|part| part == OsStr::new(&root_of_bus()));
+    if source == &shown && shown.join(DEVICE).read_link().is_ok_and(is_covered) {
         return Ok(());
     }
     let kernel = bus(sys).join("kernel").join(interface);

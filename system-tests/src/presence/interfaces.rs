@@ -36,6 +36,10 @@ const INSIDE: &str = "
     ip link del fv0; while test -e $net; do sleep 0.05; done
     new_interface fv0 fv1 10.9.8.1
     test \"$(cat $net/ifindex)\" = \"$(ip -o link show fv0 | cut -d: -f1)\" && echo 'a new interface'
+    FERROVERBS_SOFT_NAME=mlx5_%d FERROVERBS_SOFT_INTERFACES=fv2 \"$1\" run -- sh -ec '
+        test -d /sys/class/net/fv2/device/infiniband/mlx5_0/ports/1
+        test \"$(cat /sys/class/net/fv0/mtu)\" = 1500 && test ! -e /sys/class/net/fv0/device
+        echo \"a tree without the interface\"'
     FERROVERBS_SOFT_NAME=rxe%d \"$1\" run -- sh -ec '
         test -d /sys/class/net/fv0/device/infiniband/rxe0/ports/1
         test -d /sys/class/infiniband/rxe0/device/net/fv0
@@ -62,6 +66,7 @@ pub(super) fn interfaces(bench: &Bench, tally: &mut Tally) -> crate::Result<()> 
             "files of the kernel\n",
             "a new address\n",
             "a new interface\n",
+            "a tree without the interface\n",
             "a tree in a tree\n",
         ];
         tally.record(&name, done.expect(&lines));
