@@ -206,7 +206,7 @@ refused) # FERROVERBS: where no namespaces can be had, or too few, it says by wh
         kind=$1 limit=$2
         shift 2
         unshare -Ur sh -c 'echo "$1" > "/proc/sys/user/max_$0_namespaces" && shift && exec "$@"' "$kind" "$limit" "$@" > said 2>&1
-        [ $? = 2 ] && grep -q "hosts in a box need user and network namespaces, which are refused here" said &&
+        [ $? = 2 ] && grep -q "virtual hosts need user and network namespaces, which are refused here" said &&
             grep -q "user.max_${kind}_namespaces is $limit, and . are needed; as root: sysctl -w user.max_${kind}_namespaces=10000\$" said &&
             ! grep -q container said && return
         echo "with $limit namespaces of kind $kind:"

@@ -19,10 +19,11 @@ pub struct Range<'a> {
 }
 
 // SAFETY: an address and a length, which any thread may use: each access is a raw copy, covered by
-// the promise of the creator.
-unsafe impl Send for Range<'_> {}
+// the promise of the creator. A range of a borrowed buffer has no such promise and stays in its
+// thread.
+unsafe impl Send for Range<'static> {}
 // SAFETY: a shared range has the same two numbers, which never change.
-unsafe impl Sync for Range<'_> {}
+unsafe impl Sync for Range<'static> {}
 
 const _: () = assert!(size_of::<Range>() == size_of::<libc::iovec>());
 const _: () = assert!(std::mem::offset_of!(libc::iovec, iov_len) == 8);

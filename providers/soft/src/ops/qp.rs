@@ -161,8 +161,8 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
     Ok(unsafe { finish(made, init.qp_context, init.qp_type, send_ops.is_some()) })
 }
 
-/// Creates a QP of an emulated device. With `is_named` the QP has a number of the range that maps
-/// to the numbers of the device.
+/// Creates a QP of an emulated device. With `has_low_number` the QP has a number of the range that
+/// maps to the numbers of the device.
 ///
 /// # Errors
 /// As ibv_create_qp(3).
@@ -172,7 +172,7 @@ unsafe fn create(init: &ibv_qp_init_attr_ex) -> Result<Arc<Qp>, Errno> {
 pub(super) unsafe fn create_for_emulation(
     pd: *mut ibv_pd,
     init: &ibv_qp_init_attr,
-    is_named: bool,
+    has_low_number: bool,
 ) -> Result<*mut ibv_qp, Errno> {
     let kind = QpType::from_raw(init.qp_type).ok_or(Errno::EOPNOTSUPP)?;
     let full = ibv_qp_init_attr_ex {
@@ -188,7 +188,7 @@ pub(super) unsafe fn create_for_emulation(
     };
     // SAFETY: the objects of `full` are live, per the caller; nobody else knows the new QP.
     let qp = unsafe {
-        let made = create_in_domain(kind, &full, 0, None, is_named)?;
+        let made = create_in_domain(kind, &full, 0, None, has_low_number)?;
         finish(made, std::ptr::null_mut(), init.qp_type, false)
     };
     Ok(Arc::into_raw(qp).cast_mut().cast())
@@ -252,7 +252,7 @@ unsafe fn create_in_domain(
     init: &ibv_qp_init_attr_ex,
     max_tso_header: u16,
     rss: Option<Rss>,
-    is_named: bool,
+    has_low_number: bool,
 ) -> Result<NewQp, Errno> {
     let mut cap = init.cap;
     let too_much = cap.max_send_wr > MAX_QP_WR
@@ -306,7 +306,7 @@ unsafe fn create_in_domain(
         }
         QpParameters::pair(kind, domain.number, pair, cap, report)
             .with_tso_header(max_tso_header)
-            .with_name(is_named)
+            .with_low_number(has_low_number)
     };
     let held = domain.hold_for_object()?;
     let qp = Qp::new(&domain.adapter, wanted)?;

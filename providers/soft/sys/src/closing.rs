@@ -81,7 +81,11 @@ pub fn close_aside(fds: Vec<OwnedFd>) {
 /// ends right after it closed its device then has no thread left whose memory a leak checker
 /// reports.
 pub fn wait_for_closers(limit: Duration) {
-    let Some(mut closers) = closers() else { return };
+    wait_for(&CLOSERS, limit);
+}
+
+fn wait_for(list: &Mutex<Closers>, limit: Duration) {
+    let Some(mut closers) = of_this_process(list) else { return };
     let threads = std::mem::take(&mut closers.threads);
     drop(closers);
     let end = Instant::now() + limit;
@@ -109,8 +113,8 @@ static CLOSERS: Mutex<Closers> = Mutex::new(Closers { process: 0, threads: Vec::
 
 /// The threads of this process. None while another thread has the lock, which may be a thread of
 /// the parent at the time of fork(2).
-fn closers() -> Option<MutexGuard<'static, Closers>> {
-    let mut closers = match CLOSERS.try_lock() {
+fn of_this_process(list: &Mutex<Closers>) -> Option<MutexGuard<'_, Closers>> {
+    let mut closers = match list.try_lock() {
         Ok(closers) => closers,
         Err(TryLockError::Poisoned(closers)) => closers.into_inner(),
         Err(TryLockError::WouldBlock) => return None,
@@ -126,7 +130,7 @@ fn closers() -> Option<MutexGuard<'static, Closers>> {
 /// Keeps a closing thread for [`wait_for_closers`], and joins those that have ended.
 fn remember(thread: Thread) {
     // Without the list the thread is detached.
-    let Some(mut closers) = closers() else { return };
+    let Some(mut closers) = of_this_process(&CLOSERS) else { return };
     for ended in closers.threads.extract_if(.., |thread| thread.is_finished()) {
         ended.join();
     }
@@ -189,18 +193,20 @@ mod tests {
 
     #[test]
     fn the_wait_ends_with_the_closing_threads_or_after_its_limit() {
-        let (reader, writer) = std::io::pipe().unwrap();
-        close_aside(vec![OwnedFd::from(writer)]);
+        let closers = |threads| Mutex::new(Closers { process: own_tag(), threads });
+        let (ended, is_ended) = std::sync::mpsc::channel();
+        let short = spawn_quiet("fv-test", STACK_BYTES, move || {
+            std::thread::sleep(Duration::from_millis(20));
+            let _ = ended.send(());
+        });
+        wait_for(&closers(vec![short.unwrap()]), Duration::from_secs(3600));
+        assert!(is_ended.try_recv().is_ok(), "the wait ended before the thread");
         // A thread that goes on until the test ends it.
         let (end, ends) = std::sync::mpsc::channel::<()>();
-        let body = move || {
+        let long = spawn_quiet("fv-test", STACK_BYTES, move || {
             let _ = ends.recv();
-        };
-        remember(spawn_quiet("fv-test", STACK_BYTES, body).unwrap());
-        wait_for_closers(Duration::from_millis(20));
-        wait_for_closers(Duration::from_secs(3600));
-        // The pipe hangs up when the last writer is closed; then its reader finds the end.
-        assert_eq!(std::io::read_to_string(reader).unwrap(), "");
+        });
+        wait_for(&closers(vec![long.unwrap()]), Duration::from_millis(20));
         drop(end);
     }
 

@@ -7,7 +7,7 @@
 //!   [`unshared`].
 //! - Wake-ups and waiting: [`eventfd`], [`futex`], [`poll`], [`loop_socket`], [`unix`].
 //! - Locks and order: [`lock`] (between processes), [`spin_lock`], [`membarrier`].
-//! - Host and process: [`host`], [`interface`], `addresses`, [`process`], [`thread`], [`clock`].
+//! - Host and process: [`host`], [`interface`], [`process`], [`thread`], [`clock`].
 //!
 //! ```
 //! use soft_sys::eventfd::EventFd;

@@ -5,7 +5,7 @@ use std::{ffi::CString, fs, os::fd::OwnedFd, ptr};
 
 use libc::{c_char, c_ulong, gid_t, pid_t, uid_t};
 
-use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::errno::{Errno, from_rustix, retry};
@@ -22,21 +22,25 @@ pub fn user() -> uid_t {
 
 /// The largest permitted size of a file in bytes (`setrlimit(2)`, RLIMIT_FSIZE).
 pub fn file_size_limit() -> u64 {
-    limit(Resource::Fsize)
+    limit(libc::RLIMIT_FSIZE)
 }
 
 /// The largest permitted number of descriptors (`setrlimit(2)`, RLIMIT_NOFILE).
 pub fn descriptor_limit() -> u64 {
-    limit(Resource::Nofile)
+    limit(libc::RLIMIT_NOFILE)
 }
 
 /// Whether the address space of this process is limited (`setrlimit(2)`, RLIMIT_AS).
 pub fn is_address_space_limited() -> bool {
-    limit(Resource::As) != libc::RLIM_INFINITY
+    limit(libc::RLIMIT_AS) != libc::RLIM_INFINITY
 }
 
-fn limit(of: Resource) -> u64 {
-    getrlimit(of).current.unwrap_or(libc::RLIM_INFINITY)
+/// A failed call counts as no limit; rustix would return what the structure held before.
+fn limit(of: libc::__rlimit_resource_t) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: `limit` is writable, and keeps its value if the call fails.
+    unsafe { libc::getrlimit(of, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// A descriptor that becomes readable when the process dies (`pidfd_open(2)`, Linux 5.3).

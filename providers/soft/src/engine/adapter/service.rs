@@ -154,7 +154,7 @@ impl Service {
         self.channels.lock().push(Arc::downgrade(channel));
     }
 
-    /// Calls `drive_qps` for each event channel. Ended channels are removed.
+    /// Calls `look` for each event channel. Ended channels are removed.
     pub(crate) fn each_channel(&self, mut look: impl FnMut(&Channel)) {
         self.channels.lock().retain(|channel| match channel.upgrade() {
             Some(channel) => {

@@ -255,7 +255,7 @@ impl Datagrams {
         receivers
     }
 
-    /// Calls `drive` with the tables of each living process.
+    /// Calls `look` with the tables of each living process.
     pub(in crate::engine) fn for_each_process(&self, mut look: impl FnMut(&View)) {
         for met in self.known_processes.read().iter().filter(|met| !met.peer().is_dead()) {
             look(met);

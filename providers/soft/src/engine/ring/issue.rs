@@ -9,7 +9,7 @@
 //! - Locks: every function runs under `Qp::requester`. Chunks are taken under `Chunks::free`;
 //!   windows under `Windows::state`.
 //! - Order of a request: `issue` > `issue_send`, `issue_write`, `issue_read`, `issue_atomic` >
-//!   `direct` (the initiator moves the bytes) or `publish_piece` (slots in the ring).
+//!   `direct` (the initiator moves the bytes) or `put_piece` (slots in the ring).
 //!   `Entry::phase` and `Entry::offset` record the progress.
 
 use crate::engine::keys::access::{AccessError, Direction};
@@ -44,7 +44,7 @@ enum Direct {
     Failed,
 }
 
-/// Head of a slot, without the fields that [`Requester::publish_piece`] adds.
+/// Head of a slot, without the fields that [`Requester::put_piece`] adds.
 pub(in crate::engine) struct SlotHead {
     pub(in crate::engine) op: Op,
     pub(in crate::engine) flags: u8,
@@ -105,7 +105,7 @@ impl Requester {
         LAST | imm | solicited
     }
 
-    pub(in crate::engine) fn publish_piece(
+    pub(in crate::engine) fn put_piece(
         &mut self,
         qp: &Qp,
         link: &Link,
@@ -203,7 +203,7 @@ impl Requester {
                     count: total as u8,
                     imm,
                 };
-                self.publish_piece(qp, link, &head, &body[..words]);
+                self.put_piece(qp, link, &head, &body[..words]);
                 return self.published(n);
             }
             if offset == 0
@@ -231,7 +231,7 @@ impl Requester {
             let body = BounceBuffer { chunk, len: len as u32, total: total as u64 }.emit();
             let head =
                 SlotHead { op: Op::Send, flags, carrier: PayloadLocation::Chunk, count: 0, imm };
-            self.publish_piece(qp, link, &head, &body);
+            self.put_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -267,7 +267,7 @@ impl Requester {
                 count: items.len() as u8,
                 imm,
             };
-            self.publish_piece(qp, link, &head, &body);
+            self.put_piece(qp, link, &head, &body);
         } else {
             let Some((chunk, base)) = self.lend(qp, None) else { return false };
             for (i, item) in items.iter().enumerate() {
@@ -282,7 +282,7 @@ impl Requester {
                 count: 0,
                 imm,
             };
-            self.publish_piece(qp, link, &head, &body);
+            self.put_piece(qp, link, &head, &body);
         }
         self.published(n)
     }
@@ -390,7 +390,7 @@ impl Requester {
             count: 0,
             imm: nak as u32,
         };
-        self.publish_piece(qp, link, &head, &[]);
+        self.put_piece(qp, link, &head, &[]);
         link.wake_service();
         self.sends.failure.fail();
         self.published(n);
@@ -416,7 +416,7 @@ impl Requester {
                     count: 0,
                     imm,
                 };
-                self.publish_piece(qp, link, &head, &body);
+                self.put_piece(qp, link, &head, &body);
                 return self.published(n);
             }
             ControlFlow::Break(result) => return self.settle_direct(n, result),
@@ -448,7 +448,7 @@ impl Requester {
             // Every piece says that immediate data follows: a refused piece then takes a receive.
             let flags = first | if end { last } else { last & IMM };
             let head = SlotHead { op: Op::Write, flags, carrier: carrier.0, count: carrier.1, imm };
-            self.publish_piece(qp, link, &head, &body);
+            self.put_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 return self.published(n);
@@ -484,7 +484,7 @@ impl Requester {
             let body = [addr, halves(remote.rkey, len as u32), halves(chunk, total as u32)];
             let head =
                 SlotHead { op: Op::Read, flags, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
-            self.publish_piece(qp, link, &head, &body);
+            self.put_piece(qp, link, &head, &body);
             self.sends.queue.entry(n).offset += len as u32;
             if end {
                 self.ring.responses_due += 1;
@@ -562,7 +562,7 @@ impl Requester {
         }
         let flags = FIRST | LAST;
         let head = SlotHead { op, flags, carrier: PayloadLocation::Inline, count: 0, imm: 0 };
-        self.publish_piece(qp, link, &head, body);
+        self.put_piece(qp, link, &head, body);
         self.published(n)
     }
 
@@ -603,7 +603,7 @@ impl Requester {
         let body = [remote.addr, halves(remote.rkey, chunk), compare_add, swap];
         let head =
             SlotHead { op, flags: FIRST | LAST, carrier: PayloadLocation::Chunk, count: 0, imm: 0 };
-        self.publish_piece(qp, link, &head, &body);
+        self.put_piece(qp, link, &head, &body);
         self.ring.responses_due += 1;
         self.published(n)
     }

@@ -161,7 +161,7 @@ impl Link {
             // the barrier (`Qp::await_acks`). An acknowledgement that misses the flag is therefore
             // seen by the owner.
             if self.entry().awaits_acks.load(Ordering::Relaxed) != 0 {
-                self.ring_for_acks();
+                self.announce_acks();
             }
         });
     }
@@ -171,10 +171,10 @@ impl Link {
     pub(crate) fn alarm(&self) {
         publication_fence(&self.view);
         let attention = &self.view.tables_head().attention;
-        protocol::tell_attentive(attention, ATTENTION_ACKS, || self.ring_for_acks());
+        protocol::tell_attentive(attention, ATTENTION_ACKS, || self.announce_acks());
     }
 
-    fn ring_for_acks(&self) {
+    fn announce_acks(&self) {
         self.view.set_qp_arrival(self.index);
         self.wake(self.entry().send_channel.load(Ordering::Relaxed));
     }

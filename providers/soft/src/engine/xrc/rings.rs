@@ -97,7 +97,7 @@ impl Requester {
         let flags = FIRST | LAST;
         let head =
             SlotHead { op: Op::Address, flags, carrier: PayloadLocation::Inline, count: 0, imm: 0 };
-        self.publish_piece(qp, link, &head, &[u64::from(number)]);
+        self.put_piece(qp, link, &head, &[u64::from(number)]);
         self.ring.named_srq = number;
         true
     }

@@ -1,5 +1,6 @@
-//! Polls of a completion queue. Application threads enter by `poll` and `take`, the service thread
-//! by `sweep`; all work below is reached from `Cq::drive_qps`. `completions` adds completions.
+//! Polls of a completion queue. Application threads enter by `poll` and `take_completion`, the
+//! service thread by `sweep`; all work below is reached from `Cq::drive_qps`. `completions` adds
+//! completions.
 //!
 //! `Cq::drive_qps` is the only way from a CQ to send queues, the rings of connections and
 //! datagrams, the wire between hosts, XRC and arrival flags. Their results are completions in the

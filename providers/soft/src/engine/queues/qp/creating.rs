@@ -46,7 +46,7 @@ pub(crate) struct QpParameters {
     max_tso_header: u16,
     report: Reporter,
     /// Whether the QP gets one of the numbers for QPs of emulated devices.
-    is_named: bool,
+    has_low_number: bool,
 }
 
 impl QpParameters {
@@ -65,7 +65,7 @@ impl QpParameters {
             cap,
             max_tso_header: 0,
             report,
-            is_named: false,
+            has_low_number: false,
         }
     }
 
@@ -75,8 +75,8 @@ impl QpParameters {
     }
 
     /// Chooses a number of the range for QPs of emulated devices.
-    pub(crate) fn with_name(self, is_named: bool) -> Self {
-        Self { is_named, ..self }
+    pub(crate) fn with_low_number(self, has_low_number: bool) -> Self {
+        Self { has_low_number, ..self }
     }
 
     /// A RAW_PACKET QP that spreads frames, with the capacities given by its creator.
@@ -88,7 +88,7 @@ impl QpParameters {
             cap,
             max_tso_header: 0,
             report,
-            is_named: false,
+            has_low_number: false,
         }
     }
 
@@ -96,7 +96,7 @@ impl QpParameters {
     /// of either.
     pub(crate) fn receiver(role: Role, report: Reporter) -> Self {
         let (kind, cap) = (QpType::XrcRecv, Zeroed::zeroed());
-        Self { qp_type: kind, pd: 0, role, cap, max_tso_header: 0, report, is_named: false }
+        Self { qp_type: kind, pd: 0, role, cap, max_tso_header: 0, report, has_low_number: false }
     }
 }
 
@@ -106,7 +106,7 @@ impl Qp {
     /// # Errors
     /// `ENOMEM` no QP number is free, or no memory for the requests.
     pub(crate) fn new(adapter: &Arc<Adapter>, wanted: QpParameters) -> Result<Arc<Self>, Errno> {
-        let QpParameters { qp_type: kind, pd, role, cap, max_tso_header, report, is_named } =
+        let QpParameters { qp_type: kind, pd, role, cap, max_tso_header, report, has_low_number } =
             wanted;
         let pair = role.pair();
         let (matches, shares) =
@@ -139,7 +139,7 @@ impl Qp {
             _ => ReceiveQueue::new(0, 0),
         }
         .ok_or(Errno::ENOMEM)?;
-        let reserved = if is_named {
+        let reserved = if has_low_number {
             adapter.registry.reserve_low_qp()
         } else {
             adapter.registry.reserve_qp()
