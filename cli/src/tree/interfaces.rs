@@ -62,7 +62,7 @@ fn uncover(sys: &Path) -> std::io::Result<()> {
         };
         let Ok(inner) = shown.strip_prefix("/sys/devices") else { continue };
         if entry.path().join("ifindex").exists() {
-            mount_bind_recursive(&entry.path(), &sys.join("devices").join(inner))?;
+            mount_bind_recursive(entry.path(), sys.join("devices").join(inner))?;
         }
     }
     Ok(())
