@@ -26,7 +26,7 @@
 //! # fn main() -> std::io::Result<()> {
 //! let address = "192.0.2.1".parse().expect("an address");
 //! let mut receiver = Receiver::bind(Bind::new(address))?;
-//! let lane = Sender::new(true).lane(address, 0x1234)?;
+//! let lane = Sender::new(true).select_lane(address, 0x1234)?;
 //! for datagram in receiver.receive()? {
 //!     println!("{} packets for port {}", datagram.packets().count(), lane.port());
 //! }
