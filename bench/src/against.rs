@@ -1,8 +1,8 @@
 //! `cargo xtask bench against DIR`: this build beside another build, staged in DIR, in turns.
 //!
 //! Each round measures every metric with both builds, in alternating order. A metric got worse or
-//! better if no round of one build overlaps with any round of the second build; a smaller
-//! difference is noise.
+//! better if the range of its values with one build does not overlap the range with the other
+//! build; a smaller difference is noise.
 
 use super::instructions;
 use super::metrics::{METRICS, Metric, Unit};

@@ -1,7 +1,8 @@
-//! The process that keeps the files of a tree current. It runs as long as the command, or another
-//! process that sees the tree.
+//! The process that keeps the device tree current: the files that stand in for the kernel's in
+//! `/sys/class/infiniband`. `ferroverbs run` starts it before it becomes the user's command. The
+//! process ends when the command has ended and no other process sees the tree.
 //!
-//! The process hears of addresses from the kernel, so the GID files follow at once. It reads
+//! The kernel reports changed addresses, so the GID files follow at once. The process reads
 //! counters once in a second.
 
 use super::Environment;
@@ -36,7 +37,7 @@ pub(super) fn processes_of(user: u32) -> Vec<u32> {
     processes::numbers().unwrap_or_default().into_iter().filter(is_keeper).collect()
 }
 
-/// Starts the process. `command` is the process that becomes the command.
+/// Starts the process. `command` is the calling process, which later executes the user's command.
 pub(super) fn start(
     command: Pid,
     folder: Folder,
@@ -44,12 +45,13 @@ pub(super) fn start(
     devices: Vec<DeviceFacts>,
 ) -> std::io::Result<()> {
     let command = pidfd_open(command, PidfdFlags::empty())?;
-    // Where programs are kept from netlink, addresses are read with the counters.
+    // Without netlink, as in a sandbox, addresses are read once a second, with the counters.
     let news = AddressChanges::open().ok();
     // SAFETY: this process has one thread, so the child inherits no lock of another thread.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => {
-            // A child of the command would disturb a command that waits for all of its children.
+            // The process forks twice, so it is no child of the later command, which may wait for
+            // all of its children.
             waitpid(child, None)?;
             Ok(())
         }
@@ -73,7 +75,7 @@ pub(super) fn start(
                 keeper.leave_callers_things();
                 keeper.run();
             }
-            // Nothing of the command runs at the end of this process.
+            // No exit handlers of `ferroverbs` run in this process.
             // SAFETY: the call does not return.
             unsafe { libc::_exit(0) }
         }

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 impl Dist<'_> {
-    /// Makes `apt` in `out`, and returns its `Release`, which has the checksums of all the rest.
+    /// Makes `apt` in `out`, and returns its `Release`, which has the checksum of `Packages`, which
+    /// has those of the packages.
     pub(super) fn repository(&self, debs: &[PathBuf], out: &Path) -> crate::Result<PathBuf> {
         let folder = out.join("apt");
         make_folder(&folder)?;

@@ -1,4 +1,4 @@
-//! REJ, a rejection, and MRA, a request for patience (IBTA 1.7 12.6.6, 12.6.7).
+//! MRA, a request for more time, and REJ, a rejection (IBTA 1.7 12.6.6, 12.6.7).
 //! [`super::Mad`] contains these messages.
 
 use super::body::Body;

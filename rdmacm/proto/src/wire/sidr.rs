@@ -7,13 +7,14 @@ use super::{Bits, CommId, Ece, Malformed, Private, Qpn, ServiceId};
 /// SIDR_REQ: a request for the queue pair of a service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramRequest {
-    /// The sender's name of the request.
+    /// The sender's number of the request (RequestID).
     pub id: CommId,
     /// The partition key.
     pub pkey: u16,
     /// The service.
     pub service: ServiceId,
-    /// Private data of the application, after the IP header for services of IP port spaces.
+    /// Private data of the application. For services of IP port spaces it begins with the IP
+    /// addressing header of annex A11.
     pub private: Private<216>,
 }
 
@@ -50,14 +51,15 @@ impl DatagramStatus {
     pub const NO_QP: Self = Self(3);
 }
 
-/// SIDR_REP: the answer to a SIDR_REQ. Additional information of some statuses is dropped.
+/// SIDR_REP: the answer to a SIDR_REQ. The additional information of a redirection or of an
+/// unsupported version is dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DatagramReply {
-    /// The receiver's name of the request.
+    /// The receiver's copy of [`DatagramRequest::id`].
     pub id: CommId,
     /// The status.
     pub status: DatagramStatus,
-    /// ECE.
+    /// Enhanced connection establishment (ECE).
     pub ece: Ece,
     /// The queue pair.
     pub qpn: Qpn,

@@ -2,8 +2,9 @@
 //!
 //! The connecting process sends `Hello`. The accepting process answers `Welcome` or `Refused`. The
 //! connecting process ends the exchange with `Confirm`. `Hello` and `Welcome` carry three
-//! descriptors: tables, rings, wake-up counter. All numbers are little-endian and 64 bits wide, so
-//! that 32-bit and 64-bit programs understand each other.
+//! descriptors beside their bytes (`SCM_RIGHTS`): tables, rings, wake-up counter. A message has
+//! eight words of 64 bits, little-endian, so that 32-bit and 64-bit programs understand each other.
+//! Pure code: `handshake` calls it, in the thread that meets a process and in the service thread.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,17 @@
 //! The locks of the two halves of a QP, and the list of locks that a deregistration must inspect.
-//! Requesters and responders lock here; `Adapter::quiesce` reads the list.
+//! The threads of the data path lock here: programs that post or poll, and the service thread. The
+//! thread of a deregistration reads the list (`Registry::busy_qps`, for `Adapter::quiesce`).
 //!
 //! A thread that moves bytes of a memory region holds the lock of a half of a QP, and looked the
 //! key up under that lock. A deregistration therefore revokes the key, then waits for the holders
-//! of locks. Only locks taken since the last deregistration can be held. Each lock enters itself in
-//! a list when it is first taken, so the cost does not depend on the number of QPs.
+//! of locks. A lock can be held only if it was taken since the last deregistration, or if that
+//! deregistration found it held. Each lock enters itself in a list when it is first taken, so the
+//! cost does not depend on the number of QPs.
+//!
+//! The order that this needs: the holder lists its lock, then reads the key; the deregistration
+//! stores the revoked key, then reads the list. Each side has a sequentially consistent fence
+//! between its two steps. So the deregistration finds the lock, or the holder finds the key
+//! revoked.
 #![forbid(unsafe_code)]
 
 use cface::sync::{Mutex, MutexGuard};
@@ -12,7 +19,7 @@ use soft_local::shm::layout::QPS;
 use soft_local::shm::protocol;
 use soft_sys::membarrier;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Two bits for each QP.
 const WORDS: usize = 2 * QPS / 64;
@@ -24,8 +31,8 @@ const BARRIER_ABOVE: usize = 64;
 #[derive(Debug)]
 pub(crate) struct HalfLock<T> {
     lock: Mutex<T>,
-    /// The list contains this lock. Cleared only if the lock was found free after its bit was
-    /// taken.
+    /// The list contains this lock. A deregistration that took the bit clears the flag, and sets it
+    /// again if the lock is held.
     listed: AtomicBool,
     /// Number of the bit in the list.
     bit: usize,
@@ -78,6 +85,8 @@ impl<T> HalfLock<T> {
         // would never be listed again.
         self.listed.store(true, Ordering::Relaxed);
         self.list.set(self.bit);
+        // Orders the bit before the caller's reads of keys; pairs with the fence of `each_held`.
+        fence(Ordering::SeqCst);
     }
 }
 
@@ -88,7 +97,9 @@ pub(crate) trait TrackedLock {
     /// Unlists the lock before a barrier. After the barrier, [`TrackedLock::is_held`] tells whether
     /// the lock was free.
     fn unlist(&self);
+    /// Whether a thread holds the lock.
     fn is_held(&self) -> bool;
+    /// Enters a held lock in the list again, so that the next deregistration inspects it, too.
     fn list_again(&self);
 }
 
@@ -119,8 +130,8 @@ pub(crate) struct RecentLocks {
     words: Box<[AtomicU64]>,
     /// A bit for each word that may be nonzero.
     summary: [AtomicU64; WORDS / 64],
-    /// Serialises deregistrations, and holds a copy of the taken bits. The next deregistration
-    /// finds the locks that were held.
+    /// Serialises deregistrations, and holds a copy of the taken bits. Held locks are listed again,
+    /// so that the next deregistration inspects them, too.
     looking: Mutex<Box<[u64]>>,
     /// Number of locks inspected.
     #[cfg(test)]
@@ -157,6 +168,9 @@ impl RecentLocks {
     ) {
         let half = |bit: usize| half(bit / 2, !bit.is_multiple_of(2));
         let mut taken = self.looking.lock();
+        // Orders the caller's store of the revoked key before the reads of the list; pairs with the
+        // fence of `list_now`.
+        fence(Ordering::SeqCst);
         let count = self.take(&mut taken);
         #[cfg(test)]
         self.looked_at.fetch_add(count, Ordering::Relaxed);

@@ -1,5 +1,7 @@
 //! The receives of a QP: posted by the application, taken by arriving messages, and awaited by a
-//! responder that found none. A shared receive queue takes the place of the QP's own.
+//! responder that found none. A shared receive queue takes the place of the QP's own. The thread of
+//! the application posts; the thread that serves the responder (a poll, a post, or the service
+//! thread) takes.
 #![forbid(unsafe_code)]
 
 use crate::engine::queues::qp::Qp;
@@ -13,8 +15,8 @@ impl Qp {
     /// Posts a receive.
     ///
     /// # Errors
-    /// `EINVAL` in RESET, too many ranges, or the QP has a shared receive queue; `ENOMEM` the queue
-    /// is full.
+    /// `EINVAL` if the QP is in RESET, has a shared receive queue, or the request has too many
+    /// ranges; `ENOMEM` if the queue is full.
     #[cfg(test)]
     pub(crate) fn post_receive(&self, wr_id: u64, sges: &[abi::ibv_sge]) -> Result<(), Errno> {
         self.lock_receives_for_post()?.post(wr_id, sges).map_err(crate::engine::refused::errno)
@@ -66,7 +68,8 @@ impl Qp {
         ranges.is_some_and(|ranges| ranges.is_gone())
     }
 
-    /// The responder waits for a receive: the next post serves the message.
+    /// Records that a message waits for a receive, so that the next post serves the message.
+    /// Returns at once.
     pub(crate) fn await_receive(&self) {
         match self.srq() {
             Some(srq) => srq.await_receive(self.me()),
@@ -79,7 +82,8 @@ impl Qp {
         }
     }
 
-    /// Whether the ring holds a new piece, read without a lock.
+    /// Whether the QP's shared-memory ring has a published slot that is not served yet. Takes no
+    /// lock.
     #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
         self.ring.ready(self.acks.next_arrival())
