@@ -239,15 +239,7 @@ static void errors(struct ibv_qp *from, struct ibv_qp *to)
 
 int main(void)
 {
-	int n = 0;
-	struct ibv_device **list = ibv_get_device_list(&n);
-
-	MUST(n == 1 && !strcmp(ibv_get_device_name(list[0]), "efa_0"));
-	MUST(context = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	MUST(memory = calloc(1, 65536));
-	MUST(pd = ibv_alloc_pd(context));
-	MUST(mr = ibv_reg_mr(pd, memory, 65536, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ));
+	open_end("efa_0", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
 	MUST(channel = ibv_create_comp_channel(context));
 	MUST(cq = ibv_create_cq(context, 3 * DEPTH, &failed, channel, 0));
 	CHECK(cq->cqe == 64);
@@ -269,11 +261,7 @@ int main(void)
 		CHECK(!ibv_destroy_qp(all[i]));
 	CHECK(!ibv_destroy_cq(cq));
 	CHECK(!ibv_destroy_comp_channel(channel));
-	CHECK(!ibv_destroy_ah(ah));
-	CHECK(!ibv_dereg_mr(mr));
-	CHECK(!ibv_dealloc_pd(pd));
-	CHECK(!ibv_close_device(context));
-	free(memory);
+	close_end();
 	printf("done\n");
 	return failed;
 }

@@ -8,14 +8,12 @@
 #include <signal.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define DEPTH 16
 #define MESSAGES 200
 #define GRH 40
-#define AREA 65536
 
 static int can_write;
 
@@ -51,14 +49,7 @@ static struct ibv_qp *new_srd(int with_write)
 
 static void open_device(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	MUST(list && list[0] && !list[1] && !strcmp(ibv_get_device_name(list[0]), "efa_0"));
-	MUST(context = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	MUST(memory = calloc(1, AREA));
-	MUST(pd = ibv_alloc_pd(context));
-	MUST(mr = ibv_reg_mr(pd, memory, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE));
+	open_end("efa_0", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE);
 	MUST(cq = ibv_create_cq(context, 4 * DEPTH, NULL, NULL, 0));
 	/* libefa has RDMA WRITE since rdma-core 47. */
 	srd = new_srd(1);
@@ -76,19 +67,9 @@ static void open_device(void)
 
 static void meet(int socket)
 {
-	MUST(write(socket, &mine, sizeof(mine)) == sizeof(mine));
-	MUST(read(socket, &theirs, sizeof(theirs)) == sizeof(theirs));
+	exchange(socket, &mine, &theirs, sizeof(mine));
 	struct ibv_ah_attr attr = {.is_global = 1, .port_num = 1, .grh.dgid = theirs.gid};
 	MUST(ah = ibv_create_ah(pd, &attr));
-}
-
-/* A step of both processes is over. */
-static void step(int socket)
-{
-	char byte = 1;
-
-	MUST(write(socket, &byte, 1) == 1);
-	MUST(read(socket, &byte, 1) == 1);
 }
 
 static void post_recv(struct ibv_qp *qp, uint64_t id, char *at, uint32_t length)
@@ -241,11 +222,7 @@ static void close_device(void)
 	CHECK(!ibv_destroy_qp(srd));
 	CHECK(!ibv_destroy_qp(ud));
 	CHECK(!ibv_destroy_cq(cq));
-	CHECK(!ibv_destroy_ah(ah));
-	CHECK(!ibv_dereg_mr(mr));
-	CHECK(!ibv_dealloc_pd(pd));
-	CHECK(!ibv_close_device(context));
-	free(memory);
+	close_end();
 }
 
 static int child(int socket)
@@ -275,25 +252,18 @@ static int child(int socket)
 
 int main(void)
 {
-	int sockets[2], status;
+	int status;
+	pid_t pid;
 
 	who = "parent";
-	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
-	fflush(stdout);
-	pid_t pid = fork();
-	MUST(pid >= 0);
-	if (!pid) {
-		close(sockets[0]);
-		return child(sockets[1]);
-	}
-	close(sockets[1]);
+	int socket = start_child(child, &pid);
 	open_device();
-	meet(sockets[0]);
-	step(sockets[0]);
+	meet(socket);
+	step(socket);
 	ping(srd, theirs.srd, 0);
-	step(sockets[0]);
+	step(socket);
 	ping(ud, theirs.ud, GRH);
-	step(sockets[0]);
+	step(socket);
 	strcpy(memory, "was written");
 	if (can_write) {
 		rdma(theirs.rkey, 1, 90, 50000, memory, 12);
@@ -301,8 +271,8 @@ int main(void)
 	}
 	errors();
 	wrong_keys_at_first();
-	step(sockets[0]);
-	step(sockets[0]);
+	step(socket);
+	step(socket);
 	kill(pid, SIGKILL);
 	MUST(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFSIGNALED(status));

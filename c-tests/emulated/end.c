@@ -1,5 +1,8 @@
 #include "end.h"
+#include <string.h>
+#include <sys/socket.h>
 #include <time.h>
+#include <unistd.h>
 
 int failed;
 const char *who = "efa";
@@ -44,4 +47,54 @@ struct ibv_wc completion(void)
 	}
 	MUST(got == 1);
 	return wc;
+}
+
+void open_end(const char *name, int access)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+
+	MUST(list && list[0] && !list[1] && !strcmp(ibv_get_device_name(list[0]), name));
+	MUST(context = ibv_open_device(list[0]));
+	ibv_free_device_list(list);
+	MUST(memory = calloc(1, AREA));
+	MUST(pd = ibv_alloc_pd(context));
+	MUST(mr = ibv_reg_mr(pd, memory, AREA, access));
+}
+
+void close_end(void)
+{
+	CHECK(!ibv_destroy_ah(ah));
+	CHECK(!ibv_dereg_mr(mr));
+	CHECK(!ibv_dealloc_pd(pd));
+	CHECK(!ibv_close_device(context));
+	free(memory);
+}
+
+int start_child(int (*child)(int socket), pid_t *pid)
+{
+	int sockets[2];
+
+	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+	fflush(stdout);
+	*pid = fork();
+	MUST(*pid >= 0);
+	if (!*pid) {
+		close(sockets[0]);
+		exit(child(sockets[1]));
+	}
+	close(sockets[1]);
+	return sockets[0];
+}
+
+void exchange(int socket, const void *own, void *other, size_t length)
+{
+	MUST(write(socket, own, length) == (ssize_t)length);
+	MUST(read(socket, other, length) == (ssize_t)length);
+}
+
+void step(int socket)
+{
+	char own = 1, other;
+
+	exchange(socket, &own, &other, 1);
 }

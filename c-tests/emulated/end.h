@@ -9,6 +9,7 @@
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/types.h>
 
 #define QKEY 0x11111111
 
@@ -51,5 +52,26 @@ struct ibv_qp *ready(struct ibv_qp *qp);
 
 /* Polls `cq` until it has a completion; the process ends after 60 seconds. */
 struct ibv_wc completion(void);
+
+/* The size of `memory` in bytes. */
+#define AREA 65536
+
+/* Opens the only device, which must have this name, and makes `memory`, `pd` and `mr`. */
+void open_end(const char *name, int access);
+
+/* Destroys `ah` and what open_end made. The program has destroyed its QPs and CQs. */
+void close_end(void);
+
+/*
+ * Starts a process that runs `child` with a socket and ends with its result. Returns the parent's
+ * socket.
+ */
+int start_child(int (*child)(int socket), pid_t *pid);
+
+/* Sends `own` to the other process and receives `other` from it, `length` bytes each. */
+void exchange(int socket, const void *own, void *other, size_t length);
+
+/* Waits until both processes have called this function. */
+void step(int socket);
 
 #endif

@@ -7,12 +7,10 @@
 #include "end.h"
 #include <stdint.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define DEPTH 32
-#define AREA 65536
 #define GRH 40
 #define WORD 4096
 #define INBOX 8192
@@ -34,14 +32,7 @@ static struct address mine, theirs;
 
 static void open_device(void)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-
-	MUST(list && list[0] && !list[1] && !strcmp(ibv_get_device_name(list[0]), "mlx5_0"));
-	MUST(context = ibv_open_device(list[0]));
-	ibv_free_device_list(list);
-	MUST(memory = calloc(1, AREA));
-	MUST(pd = ibv_alloc_pd(context));
-	MUST(mr = ibv_reg_mr(pd, memory, AREA, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC));
+	open_end("mlx5_0", IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
 	MUST(channel = ibv_create_comp_channel(context));
 	MUST(cq = ibv_create_cq(context, 4 * DEPTH, NULL, channel, 0));
 	struct ibv_srq_init_attr shared = {.attr = {.max_wr = DEPTH, .max_sge = 2}};
@@ -103,19 +94,9 @@ static void connect_qp(enum kind kind)
 
 static void meet(int socket)
 {
-	MUST(write(socket, &mine, sizeof(mine)) == sizeof(mine));
-	MUST(read(socket, &theirs, sizeof(theirs)) == sizeof(theirs));
+	exchange(socket, &mine, &theirs, sizeof(mine));
 	for (int kind = 0; kind < KINDS; kind++)
 		connect_qp(kind);
-}
-
-/* A step of both processes is over. */
-static void step(int socket)
-{
-	char byte = 1;
-
-	MUST(write(socket, &byte, 1) == 1);
-	MUST(read(socket, &byte, 1) == 1);
 }
 
 static void post_recv(enum kind kind, uint64_t id, char *at, uint32_t length)
@@ -202,7 +183,7 @@ static void pong(enum kind kind)
 	}
 }
 
-/* One-sided requests of RC, one after the other. */
+/* RC executes each kind of one-sided request: WRITE, READ, and both atomics. */
 static void one_sided(void)
 {
 	struct ibv_sge sge[4];
@@ -309,11 +290,7 @@ static void close_device(void)
 	CHECK(!ibv_destroy_srq(srq));
 	CHECK(!ibv_destroy_cq(cq));
 	CHECK(!ibv_destroy_comp_channel(channel));
-	CHECK(!ibv_destroy_ah(ah));
-	CHECK(!ibv_dereg_mr(mr));
-	CHECK(!ibv_dealloc_pd(pd));
-	CHECK(!ibv_close_device(context));
-	free(memory);
+	close_end();
 }
 
 static int child(int socket)
@@ -337,29 +314,22 @@ static int child(int socket)
 
 int main(void)
 {
-	int sockets[2], status;
+	int status;
+	pid_t pid;
 
 	who = "parent";
-	MUST(!socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
-	fflush(stdout);
-	pid_t pid = fork();
-	MUST(pid >= 0);
-	if (!pid) {
-		close(sockets[0]);
-		exit(child(sockets[1]));
-	}
-	close(sockets[1]);
+	int socket = start_child(child, &pid);
 	open_device();
-	meet(sockets[0]);
+	meet(socket);
 	for (int kind = 0; kind < KINDS; kind++) {
-		step(sockets[0]);
+		step(socket);
 		ping(kind);
-		step(sockets[0]);
+		step(socket);
 	}
 	one_sided();
 	event();
 	errors();
-	step(sockets[0]);
+	step(socket);
 	MUST(waitpid(pid, &status, 0) == pid);
 	CHECK(WIFEXITED(status) && !WEXITSTATUS(status));
 	close_device();
