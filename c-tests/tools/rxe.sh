@@ -30,9 +30,10 @@ soft="ip netns exec soft env -u FERROVERBS_SOFT_WIRE LD_LIBRARY_PATH=$stage/lib 
 rxe="env -u LD_LIBRARY_PATH"
 modprobe sch_netem 2> /dev/null && netem=yes || { netem=; echo "no netem: only what soft sends is lost"; }
 
-# IMPAIRMENT: what both ways have from now on, such as loss=5%; none: nothing.
-impairment() {
-    impairment=
+# IMPAIRMENT: impairs the packets of both directions from now on, such as loss=5%; empty: none.
+# Without netem, `setting` is the variable that soft gets.
+impair() {
+    setting=
     if [ -n "$netem" ]; then
         tc qdisc del dev rxe root 2> /dev/null
         ip netns exec soft tc qdisc del dev eth0 root 2> /dev/null
@@ -44,7 +45,7 @@ impairment() {
         [ "${words/mark/}" = "$words" ] || words="${words/mark/loss} ecn"
         tc qdisc add dev rxe root netem $words && ip netns exec soft tc qdisc add dev eth0 root netem $words || exit 1
     elif [ -n "$1" ]; then
-        impairment="FERROVERBS_SOFT_IMPAIRMENT=$1"
+        setting="FERROVERBS_SOFT_IMPAIRMENT=$1"
     fi
 }
 # SEGMENTS: in how many pieces the cable takes what soft hands over whole (UDP_SEGMENT). With 1 the kernel cuts it before, as for an adapter that cannot, and the
@@ -79,10 +80,10 @@ pair() {
     done
     program=$1
     shift
-    impairment "$impairment"
+    impair "$impairment"
     offload $segments
     local ours="$soft"
-    [ -z "$impairment" ] || ours="${soft/ LD_LIBRARY_PATH=/ $impairment LD_LIBRARY_PATH=}"
+    [ -z "$setting" ] || ours="${soft/ LD_LIBRARY_PATH=/ $setting LD_LIBRARY_PATH=}"
     if [ "$from" = soft ]; then
         server="$rxe $program -d rxe0" client="$ours $program -d soft0" address=10.88.0.1 in=
     else

@@ -31,8 +31,7 @@ pub(crate) const GIDS: &str = "FERROVERBS_SOFT_GIDS";
 pub(crate) fn check_environment(command: &Command) -> crate::Result<()> {
     let library = installation::library_folder()?.join(installation::LIBRARY);
     let value = |name: &str| value_of(command, name);
-    check_values(value, |layer| layers::find(layer, Some(&library)).map(|_| ()))?;
-    Ok(())
+    check_values(value, |layer| layers::find(layer, Some(&library)).map(|_| ()))
 }
 
 /// Checks that libibverbs offers the device of a vendor that the environment of `command` asks for.
@@ -59,8 +58,13 @@ pub(crate) fn check_emulated(command: &Command) -> crate::Result<()> {
     ))
 }
 
+/// The variable with the settings of a layer.
+pub(crate) fn variable_of_layer(layer: &str) -> String {
+    format!("FERROVERBS_{}", layer.to_ascii_uppercase())
+}
+
 /// The value of a variable in the environment of a command.
-fn value_of(command: &Command, name: &str) -> Option<OsString> {
+pub(crate) fn value_of(command: &Command, name: &str) -> Option<OsString> {
     let set = command.get_envs().find(|(variable, _)| *variable == OsStr::new(name));
     match set {
         Some((_, value)) => value.map(OsStr::to_owned),
@@ -102,7 +106,7 @@ fn check_values(
     let layers = text_of(layers::SETTING)?.unwrap_or_default();
     for layer in layers::split_names(&layers) {
         find_layer(layer).map_err(|why| format!("{}={layers}: {why}", layers::SETTING))?;
-        let variable = format!("FERROVERBS_{}", layer.to_ascii_uppercase());
+        let variable = variable_of_layer(layer);
         let Some(text) = text_of(&variable)? else { continue };
         if let Some(why) = refused_words(layer, &text).first() {
             return Err(format!("{variable}: {why}"));

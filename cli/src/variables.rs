@@ -3,6 +3,7 @@
 //! No library reads a variable such as `FERROVERBS_SOFT_FAULT`, so the program would run without
 //! the faults that the user asked for.
 
+use crate::settings;
 use provider_loader::layers;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -71,19 +72,12 @@ pub(crate) fn check_names(command: &Command) -> crate::Result<()> {
         .try_for_each(|name| check_name(&name))
 }
 
-/// The variables of the layers that the command will have, which may be layers of others.
+/// The variables of the layers that the command will have, which may be layers of other projects.
 fn layer_variables(command: &Command) -> Vec<OsString> {
-    let set = command.get_envs().find(|(name, _)| *name == OsStr::new(layers::SETTING));
-    let value = match set {
-        Some((_, value)) => value.map(OsStr::to_owned),
-        None => std::env::var_os(layers::SETTING),
-    };
-    let text = value.unwrap_or_default().to_string_lossy().into_owned();
-    let names = layers::split_names(&text);
-    names
-        .into_iter()
-        .map(|layer| format!("{PREFIX}{}", layer.to_ascii_uppercase()).into())
-        .collect()
+    let text = settings::value_of(command, layers::SETTING).unwrap_or_default();
+    let text = text.to_string_lossy();
+    let names = layers::split_names(&text).into_iter();
+    names.map(|layer| settings::variable_of_layer(layer).into()).collect()
 }
 
 /// Names with another beginning are not ours; a name without a similar setting may belong to

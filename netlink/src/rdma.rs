@@ -92,10 +92,15 @@ impl Rdma {
         self.char_device_of(&[DefaultNla::new(ATTR_CHARDEV_TYPE, b"rdma_cm\0".to_vec())])
     }
 
-    fn char_device_of(&self, attributes: &[DefaultNla]) -> Result<CharDevice, Errno> {
-        let request = request(CMD_GET_CHARDEV, attributes);
+    /// Sends a request for one object. The answer has the type of the request.
+    fn get(&self, command: u16, attributes: &[DefaultNla]) -> Result<Message, Errno> {
+        let request = request(command, attributes);
         let answer_type = request.message_type;
-        let message = self.0.get(request, answer_type, Answer::Later)?;
+        self.0.get(request, answer_type, Answer::Later)
+    }
+
+    fn char_device_of(&self, attributes: &[DefaultNla]) -> Result<CharDevice, Errno> {
+        let message = self.get(CMD_GET_CHARDEV, attributes)?;
         parse_char_device(&message.body).ok_or(Errno::EIO)
     }
 }
@@ -103,9 +108,7 @@ impl Rdma {
 /// Whether the kernel copies registered pages when a process forks, so fork support is not needed.
 #[must_use]
 pub fn copies_on_fork() -> bool {
-    let request = request(CMD_SYS_GET, &[]);
-    let answer_type = request.message_type;
-    let answer = Rdma::open().and_then(|rdma| rdma.0.get(request, answer_type, Answer::Later));
+    let answer = Rdma::open().and_then(|rdma| rdma.get(CMD_SYS_GET, &[]));
     answer.is_ok_and(|message| {
         attribute(&message.body, ATTR_COPY_ON_FORK)
             .and_then(<[u8]>::first)

@@ -75,7 +75,7 @@ fn checked(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     Ok(())
 }
 
-/// Each program of [`RUNS`], with pages of both sizes.
+/// Each program of [`RUNS`], with each size of pages that the emulator has.
 fn programs(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     let emulator = ensure_aarch64(&bench.scratch).and_then(|()| emulator(bench));
     let pages = match emulator {

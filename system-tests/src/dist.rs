@@ -255,15 +255,13 @@ fn debian(bench: &Bench, release: &str) -> Result<PathBuf, String> {
     let format = "$(REPO_URI) $(CODENAME) $(CREATED_BY)";
     let targets = Job::new("apt-get").args(["indextargets", "--format", format]);
     let targets = targets.succeed(&bench.scratch, LIMIT)?;
-    let (uri, _) = targets
+    let uri = targets
         .stdout
         .lines()
-        .filter_map(|line| {
-            let words: Vec<_> = line.split(' ').collect();
-            matches!(words[..], [_, _, "Packages"])
-                .then(|| (words[0].to_owned(), words[1].to_owned()))
+        .find_map(|line| match line.split(' ').collect::<Vec<_>>()[..] {
+            [uri, suite, "Packages"] if suite == running => Some(uri.to_owned()),
+            _ => None,
         })
-        .find(|(_, suite)| *suite == running)
         .ok_or_else(|| {
             format!(
                 "apt has no lists of Debian's {running}: apt-get update, and a Debian to run on"

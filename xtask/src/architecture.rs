@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// rustup may fetch a standard library.
+/// The time limit of rustc and rustup; rustup may download a standard library.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// Rust's name of the target.

@@ -38,7 +38,7 @@ enum Command {
     Packages,
     /// Lay an installed tree under target/stage
     Stage,
-    /// Build Debian packages and a tarball under target/dist
+    /// Build Debian packages, an RPM, a tarball and a wheel under target/dist
     Dist(dist::Args),
     /// Write include/ from the abi crate
     Headers(headers::Args),

@@ -57,10 +57,7 @@ pub(super) fn attach_all(sys: &Path, devices: &[DeviceFacts]) -> std::io::Result
 fn uncover(sys: &Path) -> std::io::Result<()> {
     let older = bus(Path::new("/sys")).join("kernel");
     for entry in fs::read_dir(older).into_iter().flatten().flatten() {
-        let Ok(shown) = Path::new("/sys/class/net").join(entry.file_name()).canonicalize() else {
-            continue;
-        };
-        let Ok(inner) = shown.strip_prefix("/sys/devices") else { continue };
+        let Some(inner) = folder_in_devices(entry.file_name()) else { continue };
         if entry.path().join("ifindex").exists() {
             mount_bind_recursive(entry.path(), sys.join("devices").join(inner))?;
         }
@@ -73,7 +70,7 @@ fn uncover(sys: &Path) -> std::io::Result<()> {
 pub(super) fn follow(devices: &[DeviceFacts]) {
     let sys = Path::new("/sys");
     for (interface, slot) in interfaces(devices) {
-        let kernel = bus(sys).join("kernel").join(interface);
+        let kernel = kernel_folder(sys, interface);
         // An error leaves the folder of the kernel. Nobody is left to tell.
         let _ = match kernel.join("ifindex").exists() {
             true => add_links(sys, interface),
@@ -85,12 +82,10 @@ pub(super) fn follow(devices: &[DeviceFacts]) {
 /// Covers the folder of an interface. Does nothing for an interface of another network namespace,
 /// for the loopback interface, and for an interface of an RDMA device of the kernel.
 fn attach(sys: &Path, interface: &str, slot: &str) -> std::io::Result<()> {
-    let Ok(shown) = Path::new("/sys/class/net").join(interface).canonicalize() else {
-        return Ok(());
-    };
-    let Ok(inner) = shown.strip_prefix("/sys/devices") else { return Ok(()) };
+    let Some(inner) = folder_in_devices(interface) else { return Ok(()) };
+    let shown = Path::new("/sys/devices").join(&inner);
     // Where a command runs in the tree of another command, the older tree covers the folder.
-    let older = bus(Path::new("/sys")).join("kernel").join(interface);
+    let older = kernel_folder(Path::new("/sys"), interface);
     let source = if older.join("ifindex").exists() { &older } else { &shown };
     if !is_own(source, interface) || source.join(DEVICE).join("infiniband").exists() {
         return Ok(());
@@ -100,7 +95,7 @@ fn attach(sys: &Path, interface: &str, slot: &str) -> std::io::Result<()> {
     if source == &shown && shown.join(DEVICE).read_link().is_ok_and(is_covered) {
         return Ok(());
     }
-    let kernel = bus(sys).join("kernel").join(interface);
+    let kernel = kernel_folder(sys, interface);
     let cover = bus(sys).join("interfaces").join(interface);
     // An earlier interface of this name may have left its mount and its links.
     let _ = unmount(&kernel, UnmountFlags::DETACH);
@@ -108,14 +103,26 @@ fn attach(sys: &Path, interface: &str, slot: &str) -> std::io::Result<()> {
     fs::create_dir_all(&kernel)?;
     fs::create_dir_all(&cover)?;
     mount_bind_recursive(source, &kernel)?;
-    symlink(up(inner).join(root_of_bus()).join(slot), cover.join(DEVICE))?;
+    symlink(up(&inner).join(root_of_bus()).join(slot), cover.join(DEVICE))?;
     add_links(sys, interface)?;
     let of_slot = bus(sys).join(slot).join("net");
     fs::create_dir_all(&of_slot)?;
     let back = of_slot.join(interface);
     let _ = fs::remove_file(&back);
-    symlink(Path::new("../../..").join(inner), back)?;
-    Ok(mount_bind(&cover, sys.join("devices").join(inner))?)
+    symlink(Path::new("../../..").join(&inner), back)?;
+    Ok(mount_bind(&cover, sys.join("devices").join(&inner))?)
+}
+
+/// The folder of an interface, relative to `/sys/devices`; `None`: this network namespace has no
+/// such interface.
+fn folder_in_devices(interface: impl AsRef<Path>) -> Option<PathBuf> {
+    let shown = Path::new("/sys/class/net").join(interface).canonicalize().ok()?;
+    Some(shown.strip_prefix("/sys/devices").ok()?.to_owned())
+}
+
+/// The folder of a tree at which the kernel's folder of a covered interface stays visible.
+fn kernel_folder(sys: &Path, interface: &str) -> PathBuf {
+    bus(sys).join("kernel").join(interface)
 }
 
 /// The relative path from a folder in `/sys/devices` to `/sys/devices`.
@@ -126,19 +133,18 @@ fn up(inner: &Path) -> PathBuf {
 /// True if the folder is of an interface of this network namespace that is not the loopback
 /// interface.
 fn is_own(folder: &Path, interface: &str) -> bool {
-    let number = |name: &str| fs::read_to_string(folder.join(name)).ok();
-    let index = number("ifindex").and_then(|text| text.trim().parse().ok());
-    let is_loopback = number("type").is_some_and(|text| text.trim() == LOOPBACK);
+    let text_of = |name: &str| fs::read_to_string(folder.join(name)).ok();
+    let index = text_of("ifindex").and_then(|text| text.trim().parse().ok());
+    let is_loopback = text_of("type").is_some_and(|text| text.trim() == LOOPBACK);
     !is_loopback && index.is_some() && index == nix::net::if_::if_nametoindex(interface).ok()
 }
 
 /// Adds the missing links to the kernel's files of a covered interface.
 fn add_links(sys: &Path, interface: &str) -> std::io::Result<()> {
-    let kernel = bus(sys).join("kernel").join(interface);
+    let kernel = kernel_folder(sys, interface);
     let cover = bus(sys).join("interfaces").join(interface);
-    let shown = Path::new("/sys/class/net").join(interface).canonicalize()?;
-    let inner = shown.strip_prefix("/sys/devices").map_err(|_| ErrorKind::NotFound)?;
-    let target = up(inner).join(root_of_bus()).join("kernel").join(interface);
+    let inner = folder_in_devices(interface).ok_or(ErrorKind::NotFound)?;
+    let target = up(&inner).join(root_of_bus()).join("kernel").join(interface);
     for entry in fs::read_dir(kernel)?.flatten() {
         let name = entry.file_name();
         if name == OsStr::new(DEVICE) {

@@ -29,7 +29,8 @@ struct Entries {
     tried: bool,
     used: usize,
     capacity: usize,
-    use_numbers: u64,
+    /// The use number of the entry that was taken last.
+    last_use_number: u64,
     /// Entries of destroyed objects, the oldest first.
     destroyed: VecDeque<usize>,
     /// Entries of devices, by name.
@@ -42,7 +43,7 @@ impl Entries {
             tried: false,
             used: 0,
             capacity: 0,
-            use_numbers: 0,
+            last_use_number: 0,
             destroyed: VecDeque::new(),
             devices: Vec::new(),
         }
@@ -247,11 +248,12 @@ fn take_entry(
     for at in 1..WORDS {
         store(index, at, 0);
     }
-    state.use_numbers += 1;
+    state.last_use_number += 1;
     store(index, AT_ID, id);
     store(index, AT_DEVICE, device as u64);
     store(index, AT_BORN, now);
-    word(HEAD / 8 + index * WORDS).store(kind as u64 | state.use_numbers << 8, Ordering::Release);
+    word(HEAD / 8 + index * WORDS)
+        .store(kind as u64 | state.last_use_number << 8, Ordering::Release);
     word(AT_USED).store(state.used as u64, Ordering::Release);
     Some(index)
 }

@@ -113,18 +113,14 @@ pub(crate) fn shared(at: *mut ibv_context) -> Option<Arc<Device>> {
     CONTEXTS.share(at as usize)
 }
 
-/// A member that `comp_mask` names, otherwise 0.
+/// A member that the mask names (`comp_mask`, if no other mask is given), otherwise 0: an older
+/// program's structure may end before the member.
 macro_rules! named {
     ($attr:ident, $bit:ident, $($member:ident).+) => {
-        if u64::from((*$attr).comp_mask) & u64::from($bit) != 0 { (*$attr).$($member).+ as u64 } else { 0 }
+        named!($attr, comp_mask, $bit, $($member).+)
     };
-}
-
-/// A flag member of `ibv_wq_attr` that its mask names, and otherwise 0: an older program's
-/// structure ends before the flags.
-macro_rules! wq_flags {
-    ($attr:ident, $member:ident) => {
-        if (*$attr).attr_mask & IBV_WQ_ATTR_FLAGS != 0 { (*$attr).$member } else { 0 }
+    ($attr:ident, $mask:ident, $bit:ident, $($member:ident).+) => {
+        if u64::from((*$attr).$mask) & u64::from($bit) != 0 { (*$attr).$($member).+ as u64 } else { 0 }
     };
 }
 
@@ -301,7 +297,7 @@ calls! {
         at, (*attr).wq_type, (*attr).max_wr, (*attr).max_sge, (*attr).pd, (*attr).cq, (*attr).comp_mask, named!(attr, IBV_WQ_INIT_ATTR_FLAGS, create_flags)
     ];
     recorded modify_wq(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int, of (*wq).context, [
-        wq, (*attr).attr_mask, (*attr).wq_state, (*attr).curr_wq_state, wq_flags!(attr, flags), wq_flags!(attr, flags_mask)
+        wq, (*attr).attr_mask, (*attr).wq_state, (*attr).curr_wq_state, named!(attr, attr_mask, IBV_WQ_ATTR_FLAGS, flags), named!(attr, attr_mask, IBV_WQ_ATTR_FLAGS, flags_mask)
     ];
     recorded destroy_wq(wq: *mut ibv_wq) -> c_int, of (*wq).context, [wq];
     recorded create_flow(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow, of (*qp).context, [

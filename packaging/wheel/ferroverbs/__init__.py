@@ -65,11 +65,11 @@ def environment(options=(), env=None):
 class Fabric:
     """A fabric of its own: only processes that this object starts can reach each other.
 
-    ``faults``   requests that fail on purpose, in the words of ``ferroverbs run -f``
+    ``faults``      requests that fail on purpose, in the words of ``ferroverbs run -f``
     ``impairment``  packets between hosts that are lost or late: ``"loss=1% seed=7"``
-    ``layers``   names of layers, outermost first: ``["validate"]``
-    ``options``  further options of ``ferroverbs run``, such as ``["-s", "2"]`` for two devices
-    ``env``      the environment to begin with, ``os.environ`` by default
+    ``layers``      names of layers, outermost first: ``["validate"]``
+    ``options``     further options of ``ferroverbs run``, such as ``["-s", "2"]`` for two devices
+    ``env``         the environment to begin with, ``os.environ`` by default
 
     The processes are ended and the folder of the fabric is removed at the end of the ``with``
     block. ``FERROVERBS_*`` settings of ``env`` hold unless an argument says otherwise.

@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn named_indices_are_given_out_by_their_own_function_only() {
+    fn low_indices_are_given_out_by_their_own_function_only() {
         let mut table = Table::<()>::with_low(100, 4);
         let others: BTreeSet<usize> = std::iter::from_fn(|| table.reserve()).collect();
         assert!(others.into_iter().eq(4..100));

@@ -8,7 +8,7 @@
 //! Map of this file: `Member`, `Set` and `Sets` with their lock; fork(2); `WakeFd`, the eventfd of
 //! a waiting thread; descriptors that are duplicated, closed or replaced; epoll_create and
 //! epoll_ctl; waiting. Threads: any. Lock: `SETS` is a leaf, and no thread waits under it.
-//! `ANY_SET` mirrors whether a set has an rsocket.
+//! `ANY_SET` becomes true with the first set, and stays true.
 
 use crate::forking::{self, Use};
 use crate::interest::Interest;
@@ -466,22 +466,22 @@ unsafe fn wait(
     let room = usize::try_from(most).unwrap_or(0);
     let Some(wake_fd) = WakeFd::of_this_thread() else { return -1 };
     loop {
-        let Some(mut entries) = register_wait(epoll, &wake_fd) else {
+        let Some(mut registered) = register_wait(epoll, &wake_fd) else {
             Errno::EBADF.set();
             return -1;
         };
         let left = limit.map(|limit| limit.saturating_sub(begun.elapsed()));
         // SAFETY: the mask is valid by the caller's contract.
-        let found = unsafe { entries.sleep(left, mask) };
+        let found = unsafe { registered.sleep(left, mask) };
         let why = Errno::last();
-        let kernel_first = entries.unregister(epoll);
+        let kernel_first = registered.unregister(epoll);
         if found < 0 {
             why.set();
             return -1;
         }
         let mut have = 0;
         let kernels = |have: &mut usize| {
-            if entries.entries[SET].revents != 0 && *have < room {
+            if registered.entries[SET].revents != 0 && *have < room {
                 // SAFETY: the array has room for `most` entries, of which `have` are filled.
                 let more = unsafe {
                     real::epoll_wait(epoll, events.add(*have), (room - *have) as c_int, 0)
@@ -492,7 +492,7 @@ unsafe fn wait(
         if kernel_first {
             kernels(&mut have);
         }
-        for event in entries.ready_events(epoll, room - have) {
+        for event in registered.ready_events(epoll, room - have) {
             // SAFETY: as above; entries of the program may be unaligned.
             unsafe { events.add(have).write_unaligned(event) };
             have += 1;

@@ -7,9 +7,9 @@
 //! that belong to the process ([`crate::host`]).
 //!
 //! Map of this file: `Agent` and `AgentState`; creation of the QP; receives and completions;
-//! `pump`, which sends and dispatches; received datagrams; requests of other processes; `run`, the
-//! thread; the end. Threads: application threads by `lock` and `pump`; the agent's thread by `run`.
-//! Locks: `state`, then the lock of an id.
+//! `pump`, which sends and dispatches; received datagrams; actions of `host`, and waiting requests;
+//! `run`, the thread; the end. Threads: application threads by `lock` and `pump`; the agent's
+//! thread by `run`. Locks: `state`, then the lock of an id.
 
 use crate::core::device::{Device, PORT};
 use crate::core::id::{Id, Stage};

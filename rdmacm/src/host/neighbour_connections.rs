@@ -37,8 +37,9 @@ pub(super) struct NeighbourConnections {
     requests: VecDeque<(Peer, CommId, Qpn)>,
     /// Connections by the communication id of the local process; the upper bits are the process.
     open: BTreeMap<u32, NeighbourConnection>,
-    /// Ended processes, the time of the end, and the time of the next attempt.
+    /// Ended processes, each with the time of its end.
     ended: Vec<(u32, Time)>,
+    /// The next attempt to disconnect the connections of ended processes.
     next_attempt: Time,
 }
 

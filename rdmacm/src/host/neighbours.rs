@@ -86,7 +86,8 @@ impl Neighbours {
     /// The watched processes that have ended since the last call.
     pub(super) fn ended(&mut self, now: Time, system: &mut impl HostSystem) -> Ended {
         let mut processes = system.ended();
-        if self.next_check.is_some_and(|next| next <= now) {
+        let is_check_due = self.next_check.is_some_and(|next| next <= now);
+        if is_check_due {
             let all = self.watched.keys().copied();
             processes.extend(all.filter(|process| !system.is_process(*process)));
         }
@@ -97,7 +98,7 @@ impl Neighbours {
                 ended.processes.push(process);
             }
         }
-        if self.next_check.is_some_and(|next| next <= now) {
+        if is_check_due {
             let intervals = self.watched.values().map(|known| interval(known.is_reported));
             self.next_check = intervals.min().map(|interval| now.saturating_add(interval));
         }

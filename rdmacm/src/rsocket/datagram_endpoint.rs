@@ -127,7 +127,7 @@ impl DatagramEndpoint {
     }
 
     /// The largest datagram, in bytes.
-    pub(super) fn max_message(&self) -> usize {
+    pub(super) fn max_datagram(&self) -> usize {
         self.max_message - self.header.bytes().len()
     }
 
@@ -224,7 +224,7 @@ impl DatagramEndpoint {
         (ah, qpn): (&AddressHandle, u32),
         bytes: &mut Source<'_>,
     ) -> Result<bool, Errno> {
-        if bytes.left() > self.max_message() {
+        if bytes.left() > self.max_datagram() {
             return Err(Errno::EMSGSIZE);
         }
         let Some(slot) = self.free.pop() else { return Ok(false) };

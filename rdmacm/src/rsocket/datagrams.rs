@@ -283,7 +283,7 @@ impl Datagrams {
         if let Some((ah, qpn)) = &peer.handle {
             return endpoint.send((ah, *qpn), bytes);
         }
-        if len > endpoint.max_message() || len > MOST - Notice::MOST {
+        if len > endpoint.max_datagram() || len > MOST - Notice::MOST {
             return Err(Errno::EMSGSIZE);
         }
         let own = Notice { has_datagram: true, qpn: endpoint.qpn(), ip: endpoint.address.ip() };

@@ -9,8 +9,8 @@
 //! Several ids may have one port at different addresses. A name therefore contains the claim of its
 //! owner, and a process that wants the port reads all names of the port.
 //!
-//! Map of this file: `PortClaim` and its text; names; `Port`; `Block`, sixteen ports under one
-//! name; ranges of ports; reservation and exclusive use; listeners; unanswered services; tests.
+//! Map of this file: `PortClaim` and its text; names; `Port`; `Block`, consecutive ports under
+//! one name; ranges of ports; reservation and exclusive use; listeners; unanswered services; tests.
 //! Threads: application threads. Locks: `Blocks`, then the numbers of a block.
 
 use crate::sys::address::{interface, is_any};
@@ -119,7 +119,7 @@ fn encode_address(address: IpAddr) -> String {
 }
 
 /// A name with the owner's prefix.
-pub(crate) fn full_name(name: &str) -> String {
+fn full_name(name: &str) -> String {
     format!("ferroverbs-rdmacm/{}/{name}", owner())
 }
 

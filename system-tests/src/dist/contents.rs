@@ -18,7 +18,7 @@ pub(crate) fn file<'a>(files: &'a [PathBuf], begin: &str, end: &str) -> crate::R
 }
 
 /// Unpacks a package, tarball or wheel into a folder of its own. `None`: a file of another kind.
-pub(crate) fn unpack(bench: &Bench, file: &Path) -> crate::Result<Option<PathBuf>> {
+pub(super) fn unpack(bench: &Bench, file: &Path) -> crate::Result<Option<PathBuf>> {
     let to = bench.scratch.folder("contents", 0o755)?;
     let job = match file.extension().and_then(|extension| extension.to_str()) {
         Some("deb") => Job::new("dpkg-deb").arg("--raw-extract").arg(file).arg(&to),

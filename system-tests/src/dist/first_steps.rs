@@ -102,22 +102,24 @@ pub(super) fn check(bench: &Bench, tally: &mut Tally) -> crate::Result<()> {
     dist::build(&bench.paths, &bench.progress)?;
     for (first, commands) in rows {
         let room = ROOMS.iter().find(|(name, _)| *name == first);
-        match room.map(|(_, typist)| *typist) {
-            Some(Ok(typist)) => {
-                let releases = if typist == Typist::Root { &RELEASES[..] } else { &RELEASES[..1] };
-                for release in releases {
-                    let name = format!("{first}: {release}");
-                    bench.step(&name);
-                    match debian(bench, release) {
-                        Ok(pristine) => {
-                            tally.record(&name, type_row(bench, &pristine, typist, &commands))
-                        }
-                        Err(why) => tally.skip(&name, &why),
-                    }
-                }
+        let typist = match room.map(|(_, typist)| *typist) {
+            Some(Ok(typist)) => typist,
+            Some(Err(why)) => {
+                tally.skip(&first, why);
+                continue;
             }
-            Some(Err(why)) => tally.skip(&first, why),
-            None => {}
+            None => continue,
+        };
+        let releases = if typist == Typist::Root { &RELEASES[..] } else { &RELEASES[..1] };
+        for release in releases {
+            let name = format!("{first}: {release}");
+            bench.step(&name);
+            match debian(bench, release) {
+                Ok(pristine) => {
+                    tally.record(&name, type_row(bench, &pristine, typist, &commands));
+                }
+                Err(why) => tally.skip(&name, &why),
+            }
         }
     }
     Ok(())

@@ -40,12 +40,7 @@ pub const FIRST_OFFSET: u64 = 16 << 20;
 const MAX_INLINE: u32 = 1024;
 /// Requests of a QP.
 const MAX_WR: u32 = 1 << 15;
-/// READs and atomics in flight of a QP.
 const MAX_READS: u32 = 16;
-/// `IBV_ATOMIC_HCA`.
-const ATOMIC_HCA: u32 = 1;
-/// `IBV_LINK_LAYER_ETHERNET`.
-const ETHERNET: u8 = 2;
 const EPERM: i32 = 1;
 
 /// An mlx5 adapter.
@@ -126,10 +121,10 @@ const fn refusal(refusal: commands::Refusal) -> Refusal {
 
 /// The service of a QP of the core type `kind` (`IBV_QPT_*`).
 const fn service(kind: u8) -> Option<(Service, QpType)> {
-    match kind {
-        2 => Some((Service::Rc, QpType::Rc)),
-        3 => Some((Service::Uc, QpType::Uc)),
-        4 => Some((Service::Ud, QpType::Ud)),
+    match QpType::from_raw(kind as u32) {
+        Some(QpType::Rc) => Some((Service::Rc, QpType::Rc)),
+        Some(QpType::Uc) => Some((Service::Uc, QpType::Uc)),
+        Some(QpType::Ud) => Some((Service::Ud, QpType::Ud)),
         _ => None,
     }
 }
@@ -298,8 +293,8 @@ impl Vendor for Mlx5 {
             max_message: 1 << 30,
             max_srq: 4096,
             max_reads: MAX_READS,
-            atomic_cap: ATOMIC_HCA,
-            link_layer: ETHERNET,
+            atomic_cap: abi::IBV_ATOMIC_HCA,
+            link_layer: abi::IBV_LINK_LAYER_ETHERNET as u8,
         }
     }
 

@@ -41,8 +41,8 @@ pub(super) unsafe extern "C" fn attach_mcast(
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
-        // requires.
+        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as
+        // `qp_and_group` requires.
         let (queue, gid) = unsafe { qp_and_group(qp, gid)? };
         // Processes that send to groups must know this process.
         queue.adapter().datagrams.meet_all_processes(queue.adapter())?;
@@ -62,8 +62,8 @@ pub(super) unsafe extern "C" fn detach_mcast(
     _lid: u16,
 ) -> c_int {
     status(|| {
-        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as `named`
-        // requires.
+        // SAFETY: `qp` is a live QP and `gid` is NULL or readable during the call, as
+        // `qp_and_group` requires.
         let (queue, gid) = unsafe { qp_and_group(qp, gid)? };
         queue.adapter().groups.detach(queue, &gid)?;
         if !queue.adapter().groups.has_any(&gid) {

@@ -108,7 +108,7 @@ impl Ring {
 
     /// Producer: fills the slot of `head`, except word 0, which [`Ring::publish_filled`] stores.
     /// `from` has at most `SEND_INLINE` bytes. Returns false if the source memory is unmapped; the
-    /// slot must not be shown then.
+    /// slot must not be published then.
     #[inline(always)]
     #[must_use]
     pub fn fill(&self, head: ShortHead, from: Range) -> bool {

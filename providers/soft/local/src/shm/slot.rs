@@ -265,10 +265,10 @@ pub struct ShortHead(pub [u64; 2]);
 impl ShortHead {
     /// A SEND, inline, first and last piece, with no flags except perhaps immediate data and
     /// solicited event.
-    const COMMON_BITS: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
+    const INLINE_SEND: u64 = Op::Send as u64 | ((FIRST | LAST) as u64) << 6;
     const KIND_MASK: u64 = 0x3f | ((0x3f & !(IMM | SOLICITED)) as u64) << 6;
-    /// As `COMMON_BITS`, but with the payload in a chunk.
-    const CHUNKED: u64 = Self::COMMON_BITS | (PayloadLocation::Chunk as u64) << 4;
+    /// As `INLINE_SEND`, but with the payload in a chunk.
+    const CHUNKED: u64 = Self::INLINE_SEND | (PayloadLocation::Chunk as u64) << 4;
     const ACK_SHIFT: u32 = 50;
 
     /// The bits that all heads from one QP with the same acknowledgement share.
@@ -276,7 +276,7 @@ impl ShortHead {
     pub const fn from(src_qpn: u32, ack: u32) -> Self {
         let ack = (ack & ACK_MASK) as u64;
         let sender = (src_qpn as u64 & 0xff_ffff) << 32;
-        Self([Self::COMMON_BITS << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
+        Self([Self::INLINE_SEND << 32 | ack << Self::ACK_SHIFT, sender | ack >> 14 << 56])
     }
 
     /// The head of one SEND, from the common bits of `from`.
@@ -296,7 +296,7 @@ impl ShortHead {
     #[inline]
     pub const fn chunked(self) -> Self {
         let Self([first, second]) = self;
-        Self([first | (Self::CHUNKED ^ Self::COMMON_BITS) << 32, second])
+        Self([first | (Self::CHUNKED ^ Self::INLINE_SEND) << 32, second])
     }
 
     /// Whether the head is a SEND of one piece in a chunk.
@@ -314,7 +314,7 @@ impl ShortHead {
     /// Whether the head is a SEND of one piece inside its slot.
     #[inline]
     pub const fn is_one(self) -> bool {
-        self.0[0] >> 32 & Self::KIND_MASK == Self::COMMON_BITS
+        self.0[0] >> 32 & Self::KIND_MASK == Self::INLINE_SEND
     }
 
     /// Whether the head is of the same kind as `first`, a one-slot SEND: same sender, same

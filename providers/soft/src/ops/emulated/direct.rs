@@ -30,7 +30,6 @@ type Segments = ArrayVec<ibv_sge, MAX_SGE>;
 pub(super) struct Direct {
     qp: Qp,
     is_datagram: bool,
-    pd: Arc<Pd>,
     /// The adapter's address handles, by the addresses in requests.
     ahs: BTreeMap<Address, Arc<Ah>>,
 }
@@ -86,7 +85,7 @@ impl Direct {
         };
         let qp = Qp::new(kind, pd, cq, srq, cap, false)?;
         let is_datagram = service == Service::Ud;
-        Ok(Self { qp, is_datagram, pd: Arc::clone(pd), ahs: BTreeMap::new() })
+        Ok(Self { qp, is_datagram, ahs: BTreeMap::new() })
     }
 
     /// Posts a receive to an SRQ.
@@ -174,7 +173,8 @@ impl Direct {
         if self.ahs.len() >= MOST_ADDRESSES {
             self.ahs.clear();
         }
-        let made = Ah::new(&self.pd, ah_attr_of(&address)).map_err(|_| Status::BadAddressHandle)?;
+        let made =
+            Ah::new(self.qp.pd(), ah_attr_of(&address)).map_err(|_| Status::BadAddressHandle)?;
         self.ahs.insert(address, Arc::clone(&made));
         Ok(Some(made))
     }

@@ -277,7 +277,7 @@ fn a_handshake_broken_off_makes_no_peer() {
         let socket = scene.connect();
         socket.send(&hello, &fds).unwrap();
         assert!(
-            matches!(answer(&socket), Some(HandshakeMessage::Welcome(hello)) if hello.slot == 1)
+            matches!(answer(&socket), Some(HandshakeMessage::Welcome(welcome)) if welcome.slot == 1)
         );
         if let Some(bytes) = last_word {
             socket.send(&bytes, &[]).unwrap();
